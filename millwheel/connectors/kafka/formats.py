@@ -28,7 +28,7 @@ KEPT_SCHEMAS: Final = 1_000
 
 
 class RegistryValues(ABC, Generic[T]):
-    """How values of a type are in records: in Avro or JSON."""
+    """How values of a type are in records: in Avro, Protobuf or JSON."""
 
     schema_type: str
     """What the registry calls it."""
@@ -44,6 +44,15 @@ class RegistryValues(ABC, Generic[T]):
     @abstractmethod
     def name(self) -> str:
         """The name of the schema's record."""
+
+    def registered(self, registry: RegistryAccess, *, register: bool) -> RegisteredSchema:
+        """What a sink registers or looks up. A schema that refers to others asks for these first.
+
+        Raises:
+            UsageError: The type has no schema.
+            KafkaError: The registry refuses another schema, does not have it, or cannot be asked.
+        """
+        return RegisteredSchema(self.schema(), self.schema_type)
 
     @abstractmethod
     def encode(self, value: T) -> bytes:
@@ -116,7 +125,7 @@ class RegistryFormat(Generic[T]):
         subject = self.subject.replace("{record}", self.values.name())
         number = self._ids.get(subject)
         if number is None:
-            schema = RegisteredSchema(self.values.schema(), self.values.schema_type)
+            schema = self.values.registered(self.registry, register=self.register)
             number = self._ids[subject] = self.registry.id_of(subject, schema, register=self.register)
         return b"\0" + number.to_bytes(4, "big") + self.values.encode(value)
 

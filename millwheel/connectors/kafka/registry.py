@@ -37,6 +37,11 @@ _NAMES: Final = frozenset({
 """The properties of the file. They have the names of Confluent's clients."""
 _NO_SUBJECT, _NO_SCHEMA = 40401, 40403
 """Codes in answers."""
+_COMPATIBLE: Final = {
+    "PROTOBUF": "Keep the numbers and types of fields, and the names of messages",
+    "AVRO": "Give new fields defaults, keep the name of the record",
+}
+"""By type of schema: what makes the next one compatible."""
 
 
 class UnknownSchemaError(ValueError):
@@ -107,17 +112,14 @@ class RegistryAccess:
         Raises:
             KafkaError: The registry refuses the schema, does not have it, or cannot be asked.
         """
-        body = {"schema": schema.schema}
-        if schema.kind != "AVRO":  # the default, which older registries do not know by name
-            body["schemaType"] = schema.kind
         path = f"/subjects/{quote(subject, safe='')}"
-        answer = self._call("POST", f"{path}/versions" if register else path, body)
+        answer = self._call("POST", f"{path}/versions" if register else path, _body_of(schema))
         what = f"subject {subject!r}"
         code, text = (0, "") if answer.status == 200 else answer.refusal()
         if answer.status == 409:
             raise KafkaError(
                 f"{what}: its former versions are not compatible with the schema of the sink, so nothing is written: "
-                f"{text}. Give new fields defaults, keep the name of the record, or give the sink another subject="
+                f"{text}. {_COMPATIBLE.get(schema.kind, _COMPATIBLE['AVRO'])}, or give the sink another subject="
             )
         if code in (_NO_SUBJECT, _NO_SCHEMA):
             raise KafkaError(
@@ -125,6 +127,18 @@ class RegistryAccess:
                 "sink do so by register=True"
             )
         return self._understood(answer, what, _Id).id
+
+    def version_of(self, subject: str, schema: RegisteredSchema, *, register: bool) -> int:
+        """The version of a schema within its subject, by which others refer to it. See :meth:`id_of`.
+
+        It blocks for up to twice ``ANSWER_SECONDS``.
+
+        Raises:
+            KafkaError: The registry refuses the schema, does not have it, or cannot be asked.
+        """
+        self.id_of(subject, schema, register=register)
+        answer = self._call("POST", f"/subjects/{quote(subject, safe='')}", _body_of(schema))
+        return self._understood(answer, f"subject {subject!r}", _Version).version
 
     def _understood(self, answer: _Answer, what: str, kind: type[T]) -> T:
         """What the answer says. Raises KafkaError for any other answer than that."""
@@ -203,6 +217,22 @@ class _Id(msgspec.Struct):
     """The answer to a schema."""
 
     id: int
+
+
+class _Version(msgspec.Struct):
+    """The answer to a schema that is looked up."""
+
+    version: int
+
+
+def _body_of(schema: RegisteredSchema) -> dict[str, Any]:
+    """What a call has that registers a schema, or looks it up."""
+    body: dict[str, Any] = {"schema": schema.schema}
+    if schema.kind != "AVRO":  # the default, which older registries do not know by name
+        body["schemaType"] = schema.kind
+    if schema.references:
+        body["references"] = schema.references
+    return body
 
 
 def _check_url(url: str) -> None:

@@ -1,0 +1,190 @@
+"""Which message of a file of Protobuf a record has: a list of numbers before the message, and what these mean.
+
+The numbers are the place of the message among those of its file, and of each message around it. They are varints in
+zigzag form, behind their count. A single 0 stands for the first message of the file.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.message import DecodeError
+
+__all__ = ["Place", "Places", "place_bytes", "places_in", "places_of", "read_place"]
+
+Place = tuple[int, ...]
+Places = dict[Place, str]
+"""By their places: the full names of a file's messages."""
+
+_DEEPEST: Final = 100
+"""So many messages may be within each other. Compilers allow fewer."""
+_LONGEST_NUMBER: Final = 5
+"""The bytes of a number. It has 32 bits."""
+_WORDS: Final = re.compile(
+    r"""\s+ | //[^\n]* | /\* | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*' | [^\W\d][\w.]* | .""", re.VERBOSE | re.DOTALL
+)
+"""The words of a text. A quote alone is an error, and no more is tried. So a text is read once, however long it is."""
+
+
+def place_bytes(place: Place) -> bytes:
+    """How a place stands before a message.
+
+    For example, ``place_bytes((0,))`` is ``b"\\0"``, and ``place_bytes((1,))`` is ``b"\\2\\2"``.
+    """
+    if place == (0,):
+        return b"\0"
+    return b"".join(_varint(number << 1) for number in (len(place), *place))
+
+
+def _varint(number: int) -> bytes:
+    made = bytearray()
+    while number > 0x7F:
+        made.append(number & 0x7F | 0x80)
+        number >>= 7
+    made.append(number)
+    return bytes(made)
+
+
+def read_place(data: bytes) -> tuple[Place, int]:
+    """The place at the begin of some bytes, and how many bytes it has.
+
+    Raises:
+        ValueError: There is none.
+    """
+    count, at = _number(data, 0)
+    if count == 0:
+        return (0,), at
+    if count > _DEEPEST:
+        raise ValueError(f"its message would be within {count - 1} others: it was not written by this format")
+    place = []
+    for _ in range(count):
+        number, at = _number(data, at)
+        place.append(number)
+    return tuple(place), at
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    """A number, and where the next one begins."""
+    value = 0
+    for place, byte in enumerate(data[at : at + _LONGEST_NUMBER]):
+        value |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            if value & 1 or value >> 32:
+                raise ValueError("the numbers before its message are no place in a file: it was written by an old form")
+            return value >> 1, at + place + 1
+    raise ValueError("it ends within the numbers before its message, or these are none")
+
+
+def places_of(file: FileDescriptorProto) -> Places:
+    """The messages of a file. As in the text, entries of maps and groups are none of them."""
+    places: Places = {}
+    _add(places, file.message_type, (), f"{file.package}." if file.package else "")
+    return places
+
+
+def _add(places: Places, messages: Iterable[DescriptorProto], around: Place, prefix: str) -> None:
+    for number, message in enumerate(messages):
+        place = (*around, number)
+        places[place] = f"{prefix}{message.name}"
+        groups = {
+            field.type_name.rpartition(".")[2]
+            for field in [*message.field, *message.extension]
+            if field.type == FieldDescriptorProto.TYPE_GROUP
+        }
+        nested = (one for one in message.nested_type if not one.options.map_entry and one.name not in groups)
+        _add(places, nested, place, f"{places[place]}.")
+
+
+def places_in(schema: str) -> Places:
+    """The messages of a schema as a registry has it: as text, or as a descriptor in base64.
+
+    No compiler is needed for the names alone, nor what the file imports.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    try:
+        return places_of(FileDescriptorProto.FromString(b64decode(schema.strip(), validate=True)))
+    except (ValueError, DecodeError):  # a text has characters that base64 does not have
+        return _Scan(schema).places
+
+
+class _Scan:
+    """Finds the messages in a text. What else is in it is passed over, with the braces that it has."""
+
+    def __init__(self, text: str) -> None:
+        self.places: Places = {}
+        self._words = _words(text)
+        self._package = ""
+        self._read((), "")
+
+    def _read(self, around: Place, within: str) -> None:
+        """Read a file or the body of a message, up to its end.
+
+        Args:
+            around: The place of the message. Empty: it is a file.
+            within: The full name of the message.
+        """
+        count = 0
+        for word in self._words:
+            if word == "}":
+                if not around:
+                    raise ValueError("it has a brace too many")
+                return
+            if word in ("export", "local"):
+                word = next(self._words, "")
+            if word == "package" and not around:
+                self._package = next(self._words, "")
+                self._pass("")
+            elif word != "message":
+                self._pass(word)
+            else:
+                name = next(self._words, "")
+                if next(self._words, "") != "{":
+                    raise ValueError(f"message {name:.80} has no body")
+                place = (*around, count)
+                if len(place) > _DEEPEST:
+                    raise ValueError(f"it has more than {_DEEPEST} messages within each other")
+                self.places[place] = ".".join(filter(None, (within or self._package, name)))
+                self._read(place, self.places[place])
+                count += 1
+        if around:
+            raise ValueError(f"message {within:.200} has no end")
+
+    def _pass(self, word: str) -> None:
+        """Go behind a statement: a semicolon, or the block that ends it."""
+        depth = 0
+        while True:
+            if word == "{":
+                depth += 1
+            elif word == "}":
+                depth -= 1
+                if depth < 0:
+                    raise ValueError("it has a brace too many")
+            if depth == 0 and word in ("}", ";"):
+                return
+            following = next(self._words, None)
+            if following is None:
+                raise ValueError("it ends within a statement")
+            word = following
+
+
+def _words(text: str) -> Iterator[str]:
+    """The words and signs of a text, without spaces and comments. A string stands as it is."""
+    at = 0
+    while at < len(text):
+        found = _WORDS.match(text, at)
+        assert found is not None  # one of its forms always fits
+        word, at = found.group(), found.end()
+        if word == "/*":
+            at = text.find("*/", at) + 2
+            if at == 1:
+                raise ValueError("it ends within a comment")
+        elif word in ('"', "'"):
+            raise ValueError("it has a string without an end")
+        elif not word.isspace() and not word.startswith("//"):
+            yield word
