@@ -74,17 +74,19 @@ class ProtobufValues(RegistryValues[T]):
         return self._head()
 
     def _head(self) -> bytes:
+        wanted = f"schema= is the text of a .proto file with the message {self.name()}"
         try:
             place = _place_of(self.name(), places_in(self._text))
         except ValueError as error:
-            raise UsageError(f"schema= is the text of a .proto file: {error}") from error
+            raise UsageError(f"{wanted}: {error}") from error
         if place is None:
-            raise UsageError(f"schema= is the text of a .proto file with the message {self.name()}, and has none")
+            raise UsageError(f"{wanted}, and the text has none")
         return place_bytes(place)
 
     def registered(self, registry: RegistryAccess, *, register: bool) -> RegisteredSchema:
+        schema = self.schema()  # raises before anything is registered
         references = self._registered_imports(self._class.DESCRIPTOR.file, registry, register)
-        return RegisteredSchema(self.schema(), self.schema_type, references or None)
+        return RegisteredSchema(schema, self.schema_type, references or None)
 
     def _registered_imports(self, file: Any, registry: RegistryAccess, register: bool) -> list[Any]:
         """Where the registry has what a file imports. Each of them has the subject of its path, as Confluent's have.

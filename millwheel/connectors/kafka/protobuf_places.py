@@ -110,24 +110,29 @@ def places_in(schema: str) -> Places:
     try:
         return places_of(FileDescriptorProto.FromString(b64decode(schema.strip(), validate=True)))
     except (ValueError, DecodeError):  # a text has characters that base64 does not have
-        return _Scan(schema).places
+        return _ProtoScan(schema).places()
 
 
-class _Scan:
+class _ProtoScan:
     """Finds the messages in a text. What else is in it is passed over, with the braces that it has."""
 
     def __init__(self, text: str) -> None:
-        self.places: Places = {}
+        self._places: Places = {}
         self._words = _words(text)
         self._package = ""
         self._read((), "")
+
+    def places(self) -> Places:
+        """The messages, by their full names: the package may stand behind them."""
+        prefix = f"{self._package}." if self._package else ""
+        return {place: f"{prefix}{name}" for place, name in self._places.items()}
 
     def _read(self, around: Place, within: str) -> None:
         """Read a file or the body of a message, up to its end.
 
         Args:
             around: The place of the message. Empty: it is a file.
-            within: The full name of the message.
+            within: The name of the message, without the package.
         """
         count = 0
         for word in self._words:
@@ -149,8 +154,8 @@ class _Scan:
                 place = (*around, count)
                 if len(place) > _DEEPEST:
                     raise ValueError(f"it has more than {_DEEPEST} messages within each other")
-                self.places[place] = ".".join(filter(None, (within or self._package, name)))
-                self._read(place, self.places[place])
+                self._places[place] = f"{within}.{name}" if within else name
+                self._read(place, self._places[place])
                 count += 1
         if around:
             raise ValueError(f"message {within:.200} has no end")

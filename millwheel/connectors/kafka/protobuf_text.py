@@ -42,10 +42,10 @@ def proto_text(file: FileDescriptorProto) -> str:
     Args:
         file: Its descriptor. A compiler makes this descriptor of the text again.
     """
-    return "\n".join([*_File(file).lines(), ""])
+    return "\n".join([*_ProtoText(file).lines(), ""])
 
 
-class _File:
+class _ProtoText:
     """The lines of a file. Its syntax decides how labels and names look."""
 
     def __init__(self, file: FileDescriptorProto) -> None:

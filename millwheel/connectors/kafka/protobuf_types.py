@@ -19,14 +19,14 @@ from millwheel.model.time import Timestamp
 __all__ = ["MessageShapes"]
 
 Step = Callable[[Any], Any]
-Record = inspect.StructType | inspect.DataclassType | inspect.TypedDictType
+WithFields = inspect.StructType | inspect.DataclassType | inspect.TypedDictType
 
 
 class _Unfit(Exception):
     """A field cannot have the type of the program."""
 
 
-class _Item(NamedTuple):
+class _Part(NamedTuple):
     """What a field has once: a scalar or a message."""
 
     inward: Step | None
@@ -37,7 +37,7 @@ class _Item(NamedTuple):
     """Puts the program's value into a message. None: it is a scalar."""
 
 
-class _Field(NamedTuple):
+class _FieldPair(NamedTuple):
     """A field of both sides."""
 
     name: str
@@ -48,7 +48,7 @@ class _Field(NamedTuple):
     """Called for what is not None."""
 
 
-class _At(NamedTuple):
+class _Where(NamedTuple):
     """Where a type is."""
 
     path: str
@@ -67,11 +67,11 @@ class MessageShapes:
     def __init__(self, kind: Any, message: Any) -> None:
         self.unreadable: list[str] = []
         self.unwritable: list[str] = []
-        self._records: dict[tuple[Any, str], _Record] = {}
+        self._records: dict[tuple[Any, str], _Fields] = {}
         info = inspect.type_info(kind)
-        self._whole: _Record | None = None
-        if isinstance(info, Record):
-            self._whole = self._record(info, message, _At("it", False))
+        self._whole: _Fields | None = None
+        if isinstance(info, WithFields):
+            self._whole = self._record(info, message, _Where("it", False))
         else:
             self.unreadable.append("it: a message is read as a Struct, a dataclass or a TypedDict")
 
@@ -93,18 +93,18 @@ class MessageShapes:
         assert self._whole is not None
         self._whole.fill(value, message)
 
-    def _record(self, info: Any, message: Descriptor, at: _At) -> _Record:
+    def _record(self, info: Any, message: Descriptor, at: _Where) -> _Fields:
         known = self._records.get((info.cls, message.full_name))
         if known is not None:  # also within itself: its fields may not all be there yet
             return known
-        record = self._records[info.cls, message.full_name] = _Record(message)
+        record = self._records[info.cls, message.full_name] = _Fields(message)
         if getattr(info, "array_like", False):
             self.unreadable.append(f"{at.path}: a Struct with array_like=True has no names of fields")
         tag = getattr(info, "tag", None)
         record.tag = {} if tag is None else {getattr(info, "tag_field", ""): tag}
         times = _timestamps(info.cls)
         for one in info.fields:
-            place = _At(f"{at.path}.{one.encode_name}", one.name in times)
+            place = _Where(f"{at.path}.{one.encode_name}", one.name in times)
             field = message.fields_by_name.get(one.encode_name)
             if field is None:
                 problems = self.unreadable if one.required else self.unwritable
@@ -118,7 +118,7 @@ class MessageShapes:
         self.unwritable += [f"{at.path}: a {message.full_name} needs {name}, too" for name in sorted(missing)]
         return record
 
-    def _field(self, info: Any, one: inspect.Field, field: FieldDescriptor, at: _At) -> _Field:
+    def _field(self, info: Any, one: inspect.Field, field: FieldDescriptor, at: _Where) -> _FieldPair:
         kind, may_be_none = _without_none(one.type)
         get = _getter(info, one.name)
         if may_be_none and not field.has_presence:
@@ -128,12 +128,12 @@ class MessageShapes:
             self.unwritable.append(f"{at.path}: it may be None, but the field of the message is {how}")
         if field.is_repeated:
             read, write = self._repeated(kind, field, at)
-            return _Field(field.name, get, read, write)
+            return _FieldPair(field.name, get, read, write)
         item = self._item(kind, field, at)
         read = _read_optional(field.name, item, may_be_none) if field.has_presence else _read_plain(field.name, item)
-        return _Field(field.name, get, read, _write_one(field.name, item))
+        return _FieldPair(field.name, get, read, _write_one(field.name, item))
 
-    def _repeated(self, kind: inspect.Type, field: FieldDescriptor, at: _At) -> tuple[Any, Any]:
+    def _repeated(self, kind: inspect.Type, field: FieldDescriptor, at: _Where) -> tuple[Any, Any]:
         entry = field.message_type
         if entry is not None and entry.GetOptions().map_entry:
             if not isinstance(kind, inspect.DictType):
@@ -147,7 +147,7 @@ class MessageShapes:
         item = self._item(_bare(kind.item_type), field, at._replace(path=f"{at.path}[]"))
         return _read_list(field.name, item), _write_list(field.name, item)
 
-    def _item(self, kind: inspect.Type, field: FieldDescriptor, at: _At) -> _Item:
+    def _item(self, kind: inspect.Type, field: FieldDescriptor, at: _Where) -> _Part:
         if field.message_type is not None:
             return self._message(kind, field.message_type, at)
         if field.enum_type is not None:
@@ -159,13 +159,13 @@ class MessageShapes:
             kinds: Mapping[type, type] = {str: inspect.StrType, int: inspect.IntType}
             named = [name for one, name in kinds.items() if all(type(value) is one for value in values)]
             if named and named[0] in _SCALARS[field.type]:
-                return _Item(None, _value_of)
+                return _Part(None, _value_of)
         try:
             return _SCALARS[field.type][type(kind)]
         except KeyError:
             raise _Unfit(f"{_name(kind)} is not the type of {_article(_TYPE_NAMES[field.type])}") from None
 
-    def _message(self, kind: inspect.Type, message: Descriptor, at: _At) -> _Item:
+    def _message(self, kind: inspect.Type, message: Descriptor, at: _Where) -> _Part:
         name = message.full_name
         if name == "google.protobuf.Timestamp":
             if isinstance(kind, inspect.IntType) and at.is_time:
@@ -179,23 +179,23 @@ class MessageShapes:
             raise _Unfit("a google.protobuf.Duration is read as a timedelta")
         if name in _WRAPPERS:
             return _wrapped(self._item(kind, message.fields_by_name["value"], at))
-        if not isinstance(kind, Record):
+        if not isinstance(kind, WithFields):
             raise _Unfit(f"a message {name} is read as a Struct, a dataclass or a TypedDict")
         record = self._record(kind, message, at)
-        return _Item(record.inward, None, record.fill)
+        return _Part(record.inward, None, record.fill)
 
-    def _symbol(self, kind: inspect.Type, enum: EnumDescriptor, at: _At) -> _Item:
+    def _symbol(self, kind: inspect.Type, enum: EnumDescriptor, at: _Where) -> _Part:
         names = {one.number: one.name for one in reversed(enum.values)}  # of aliases, the first one
         numbers = {one.name: one.number for one in enum.values}
         if isinstance(kind, inspect.EnumType | inspect.LiteralType):
             values = _values(kind)
             if all(type(one) is int for one in values):
-                return _Item(None, _value_of)
+                return _Part(None, _value_of)
             unknown = [one for one in values if one not in numbers]
             if unknown:
                 self.unwritable.append(f"{at.path}: {enum.full_name} has no {unknown[0]!r}")
         elif isinstance(kind, inspect.IntType):
-            return _Item(None, None)
+            return _Part(None, None)
         elif not isinstance(kind, inspect.StrType):
             raise _Unfit(f"{_name(kind)} is not the type of an enum: read it as an Enum of its names, str or int")
 
@@ -210,14 +210,14 @@ class MessageShapes:
                 raise ValueError(f"{at.path} is {name!r}, and {enum.full_name} does not have it")
             return numbers[name]
 
-        return _Item(inward, outward)
+        return _Part(inward, outward)
 
 
-class _Record:
+class _Fields:
     """The fields of a type that a message has, too."""
 
     def __init__(self, message: Descriptor) -> None:
-        self.fields: list[_Field] = []
+        self.fields: list[_FieldPair] = []
         self.tag: dict[str, Any] = {}
         """The field that distinguishes the Structs of a union, with its value."""
         self._oneofs = [frozenset(field.name for field in one.fields) for one in message.oneofs if len(one.fields) > 1]
@@ -282,7 +282,7 @@ def _has_timestamp(hint: Any) -> bool:
     return hint is Timestamp or any(_has_timestamp(one) for one in get_args(hint))
 
 
-def _read_plain(name: str, item: _Item) -> Any:
+def _read_plain(name: str, item: _Part) -> Any:
     inward = item.inward
 
     def read(message: Message, plain: dict[str, Any]) -> None:
@@ -292,7 +292,7 @@ def _read_plain(name: str, item: _Item) -> Any:
     return read
 
 
-def _read_optional(name: str, item: _Item, may_be_none: bool) -> Any:
+def _read_optional(name: str, item: _Part, may_be_none: bool) -> Any:
     """A field that is missing is None, or else it is left to the type's default."""
     read_set = _read_plain(name, item)
 
@@ -305,7 +305,7 @@ def _read_optional(name: str, item: _Item, may_be_none: bool) -> Any:
     return read
 
 
-def _read_list(name: str, item: _Item) -> Any:
+def _read_list(name: str, item: _Part) -> Any:
     inward = item.inward
 
     def read(message: Message, plain: dict[str, Any]) -> None:
@@ -315,7 +315,7 @@ def _read_list(name: str, item: _Item) -> Any:
     return read
 
 
-def _read_map(name: str, item: _Item) -> Any:
+def _read_map(name: str, item: _Part) -> Any:
     inward = item.inward
 
     def read(message: Message, plain: dict[str, Any]) -> None:
@@ -325,7 +325,7 @@ def _read_map(name: str, item: _Item) -> Any:
     return read
 
 
-def _write_one(name: str, item: _Item) -> Any:
+def _write_one(name: str, item: _Part) -> Any:
     if (fill := item.fill) is not None:
 
         def put(value: Any, message: Message) -> None:
@@ -338,7 +338,7 @@ def _write_one(name: str, item: _Item) -> Any:
     return lambda value, message: setattr(message, name, value if outward is None else outward(value))
 
 
-def _write_list(name: str, item: _Item) -> Any:
+def _write_list(name: str, item: _Part) -> Any:
     if (fill := item.fill) is not None:
 
         def put(values: Any, message: Message) -> None:
@@ -353,7 +353,7 @@ def _write_list(name: str, item: _Item) -> Any:
     )
 
 
-def _write_map(name: str, keys: _Item, item: _Item) -> Any:
+def _write_map(name: str, keys: _Part, item: _Part) -> Any:
     def put(values: Any, message: Message) -> None:
         parts = getattr(message, name)
         for key, value in values.items():
@@ -366,14 +366,14 @@ def _write_map(name: str, keys: _Item, item: _Item) -> Any:
     return put
 
 
-def _wrapped(item: _Item) -> _Item:
+def _wrapped(item: _Part) -> _Part:
     """The item of a message that has one scalar, so that it may be missing."""
     inward, outward = item.inward, item.outward
 
     def fill(value: Any, message: Any) -> None:
         message.value = value if outward is None else outward(value)
 
-    return _Item(lambda message: message.value if inward is None else inward(message.value), None, fill)
+    return _Part(lambda message: message.value if inward is None else inward(message.value), None, fill)
 
 
 def _value_of(value: Any) -> Any:
@@ -391,24 +391,24 @@ def _fill_duration(value: timedelta, message: Any) -> None:
 
 
 _ARRAYS: Final = (inspect.ListType, inspect.SetType, inspect.FrozenSetType, inspect.VarTupleType)
-_TIMESTAMP: Final = _Item(
+_TIMESTAMP: Final = _Part(
     lambda message: message.ToMicroseconds(), None, lambda value, message: message.FromMicroseconds(value)
 )
-_DATETIME: Final = _Item(
+_DATETIME: Final = _Part(
     lambda message: message.ToDatetime(tzinfo=UTC),
     None,
     lambda value, message: message.FromDatetime(_moment(value)),
 )
-_DURATION: Final = _Item(lambda message: message.ToTimedelta(), None, _fill_duration)
+_DURATION: Final = _Part(lambda message: message.ToTimedelta(), None, _fill_duration)
 
-_SAME: Final = _Item(None, None)
-_TEXT: Final = _Item(None, msgspec.to_builtins)
+_SAME: Final = _Part(None, None)
+_TEXT: Final = _Part(None, msgspec.to_builtins)
 """A type that msgspec has as text, such as a Decimal."""
-_UUID: Final = _Item(lambda value: UUID(bytes=value), attrgetter("bytes"))
+_UUID: Final = _Part(lambda value: UUID(bytes=value), attrgetter("bytes"))
 
-_WHOLE: Final[Mapping[type, _Item]] = {inspect.IntType: _SAME}
-_BROKEN: Final[Mapping[type, _Item]] = {inspect.FloatType: _SAME}
-_TEXTS: Final[Mapping[type, _Item]] = {
+_WHOLE: Final[Mapping[type, _Part]] = {inspect.IntType: _SAME}
+_BROKEN: Final[Mapping[type, _Part]] = {inspect.FloatType: _SAME}
+_TEXTS: Final[Mapping[type, _Part]] = {
     inspect.StrType: _SAME,
     **dict.fromkeys(
         (inspect.DecimalType, inspect.UUIDType, inspect.DateType, inspect.TimeType, inspect.DateTimeType), _TEXT
@@ -416,7 +416,7 @@ _TEXTS: Final[Mapping[type, _Item]] = {
 }
 
 
-def _scalars() -> Iterable[tuple[int, Mapping[type, _Item]]]:
+def _scalars() -> Iterable[tuple[int, Mapping[type, _Part]]]:
     """By the number of a scalar type: the types of the program that it may have."""
     for name in (
         "INT32",
@@ -438,7 +438,7 @@ def _scalars() -> Iterable[tuple[int, Mapping[type, _Item]]]:
     yield FieldDescriptor.TYPE_BYTES, {inspect.BytesType: _SAME, inspect.UUIDType: _UUID}
 
 
-_SCALARS: Final[Mapping[int, Mapping[type, _Item]]] = dict(_scalars())
+_SCALARS: Final[Mapping[int, Mapping[type, _Part]]] = dict(_scalars())
 _TYPE_NAMES: Final = {
     number: name.removeprefix("TYPE_").lower() for name, number in vars(FieldDescriptor).items() if name[:5] == "TYPE_"
 }

@@ -455,7 +455,10 @@ def test_a_schema_that_is_given_is_written_with() -> None:
     assert values.schema() == text
     assert values.name() == "shop.Bid"
     assert values.encode(of_class(item="x")) == b"\x02\x02\x0a\x01x"
-    for wrong, error in (("message Bid {}", r"the message shop\.Bid, and has none"), ("message {", "text of a .proto")):
+    for wrong, error in (
+        ("message Bid {}", r"the message shop\.Bid, and the text has none"),
+        ("message {", "text of a .proto"),
+    ):
         with pytest.raises(UsageError, match=error):
             ProtobufValues(compiled(BID), None, wrong)
 

@@ -90,7 +90,7 @@ PLACES = {
 
 def test_the_messages_of_a_text_are_found() -> None:
     assert places_in(TEXT) == PLACES
-    assert places_in("message A {} package late;") == {(0,): "A"}
+    assert places_in("message A { message B {} } package late;") == {(0,): "late.A", (0, 0): "late.A.B"}
     assert places_in('syntax = "proto3"; message Größe {}') == {(0,): "Größe"}
     assert places_in("") == {}
 
