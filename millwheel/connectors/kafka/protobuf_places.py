@@ -22,6 +22,10 @@ Places = dict[Place, str]
 
 _DEEPEST: Final = 100
 """So many messages may be within each other. Compilers allow fewer."""
+_MOST: Final = 10_000
+"""So many messages of a file are looked at. A file has some tens."""
+_LONGEST_NAME: Final = 1_000
+"""The characters of a message's name, with those of the messages around it."""
 _LONGEST_NUMBER: Final = 5
 """The bytes of a number. It has 32 bits."""
 _WORDS: Final = re.compile(
@@ -80,23 +84,43 @@ def _number(data: bytes, at: int) -> tuple[int, int]:
 
 
 def places_of(file: FileDescriptorProto) -> Places:
-    """The messages of a file. As in the text, entries of maps and groups are none of them."""
+    """The messages of a file. As in the text, entries of maps and groups are none of them.
+
+    Raises:
+        ValueError: It has too many.
+    """
     places: Places = {}
-    _add(places, file.message_type, (), f"{file.package}." if file.package else "")
-    return places
+    _add_all(places, file.message_type, (), "")
+    return _in_package(places, file.package)
 
 
-def _add(places: Places, messages: Iterable[DescriptorProto], around: Place, prefix: str) -> None:
+def _add_all(places: Places, messages: Iterable[DescriptorProto], around: Place, within: str) -> None:
     for number, message in enumerate(messages):
         place = (*around, number)
-        places[place] = f"{prefix}{message.name}"
+        _add(places, place, within, message.name)
         groups = {
             field.type_name.rpartition(".")[2]
             for field in [*message.field, *message.extension]
             if field.type == FieldDescriptorProto.TYPE_GROUP
         }
         nested = (one for one in message.nested_type if not one.options.map_entry and one.name not in groups)
-        _add(places, nested, place, f"{places[place]}.")
+        _add_all(places, nested, place, places[place])
+
+
+def _add(places: Places, place: Place, within: str, name: str) -> None:
+    """Add a message. What a registry answers must not fill the memory."""
+    if len(place) > _DEEPEST or len(places) >= _MOST or len(within) + len(name) > _LONGEST_NAME:
+        raise ValueError(
+            f"it has over {_MOST:,} messages, or over {_DEEPEST} within each other, or names of over {_LONGEST_NAME:,} "
+            "characters"
+        )
+    places[place] = f"{within}.{name}" if within else name
+
+
+def _in_package(places: Places, package: str) -> Places:
+    if len(package) > _LONGEST_NAME:
+        raise ValueError(f"its package has a name of over {_LONGEST_NAME:,} characters")
+    return {place: f"{package}.{name}" for place, name in places.items()} if package else places
 
 
 def places_in(schema: str) -> Places:
@@ -108,9 +132,10 @@ def places_in(schema: str) -> Places:
         ValueError: It is neither.
     """
     try:
-        return places_of(FileDescriptorProto.FromString(b64decode(schema.strip(), validate=True)))
+        file = FileDescriptorProto.FromString(b64decode(schema.strip(), validate=True))
     except (ValueError, DecodeError):  # a text has characters that base64 does not have
         return _ProtoScan(schema).places()
+    return places_of(file)
 
 
 class _ProtoScan:
@@ -124,8 +149,7 @@ class _ProtoScan:
 
     def places(self) -> Places:
         """The messages, by their full names: the package may stand behind them."""
-        prefix = f"{self._package}." if self._package else ""
-        return {place: f"{prefix}{name}" for place, name in self._places.items()}
+        return _in_package(self._places, self._package)
 
     def _read(self, around: Place, within: str) -> None:
         """Read a file or the body of a message, up to its end.
@@ -152,9 +176,7 @@ class _ProtoScan:
                 if next(self._words, "") != "{":
                     raise ValueError(f"message {name:.80} has no body")
                 place = (*around, count)
-                if len(place) > _DEEPEST:
-                    raise ValueError(f"it has more than {_DEEPEST} messages within each other")
-                self._places[place] = f"{within}.{name}" if within else name
+                _add(self._places, place, within, name)
                 self._read(place, self._places[place])
                 count += 1
         if around:

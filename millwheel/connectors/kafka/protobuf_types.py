@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import Enum
+from math import isfinite
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, get_args, get_origin, get_type_hints
 from uuid import UUID
@@ -380,6 +381,12 @@ def _value_of(value: Any) -> Any:
     return value.value if isinstance(value, Enum) else value
 
 
+def _single(value: float) -> float:
+    if isfinite(value) and abs(value) > _LARGEST_SINGLE:  # it would become infinite
+        raise ValueError(f"{value} is too large for a float of Protobuf: its field may be a double")
+    return value
+
+
 def _moment(value: datetime) -> datetime:
     if value.tzinfo is None:
         raise ValueError(f"{value} has no time zone: fields of the type datetime need one")
@@ -390,6 +397,7 @@ def _fill_duration(value: timedelta, message: Any) -> None:
     message.FromTimedelta(value)
 
 
+_LARGEST_SINGLE: Final = (2 - 2**-23) * 2.0**127
 _ARRAYS: Final = (inspect.ListType, inspect.SetType, inspect.FrozenSetType, inspect.VarTupleType)
 _TIMESTAMP: Final = _Part(
     lambda message: message.ToMicroseconds(), None, lambda value, message: message.FromMicroseconds(value)
@@ -407,7 +415,6 @@ _TEXT: Final = _Part(None, msgspec.to_builtins)
 _UUID: Final = _Part(lambda value: UUID(bytes=value), attrgetter("bytes"))
 
 _WHOLE: Final[Mapping[type, _Part]] = {inspect.IntType: _SAME}
-_BROKEN: Final[Mapping[type, _Part]] = {inspect.FloatType: _SAME}
 _TEXTS: Final[Mapping[type, _Part]] = {
     inspect.StrType: _SAME,
     **dict.fromkeys(
@@ -431,8 +438,8 @@ def _scalars() -> Iterable[tuple[int, Mapping[type, _Part]]]:
         "SFIXED64",
     ):
         yield getattr(FieldDescriptor, f"TYPE_{name}"), _WHOLE
-    yield FieldDescriptor.TYPE_FLOAT, _BROKEN
-    yield FieldDescriptor.TYPE_DOUBLE, _BROKEN
+    yield FieldDescriptor.TYPE_FLOAT, {inspect.FloatType: _Part(None, _single)}
+    yield FieldDescriptor.TYPE_DOUBLE, {inspect.FloatType: _SAME}
     yield FieldDescriptor.TYPE_BOOL, {inspect.BoolType: _SAME}
     yield FieldDescriptor.TYPE_STRING, _TEXTS
     yield FieldDescriptor.TYPE_BYTES, {inspect.BytesType: _SAME, inspect.UUIDType: _UUID}

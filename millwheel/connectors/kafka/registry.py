@@ -30,6 +30,11 @@ _MOST_BYTES: Final = 4 << 20
 """The most bytes of an answer."""
 _SHOWN: Final = 1_000
 """So many characters of a refusal are in the error."""
+_COMPATIBLE: Final = {
+    "PROTOBUF": "Keep the numbers and types of fields, and the names of messages",
+    "AVRO": "Give new fields defaults, keep the name of the record",
+}
+"""By type of schema: what makes the next one compatible."""
 _NAMES: Final = frozenset({
     "url", "basic.auth.user.info", "bearer.auth.token", "ssl.ca.location", "ssl.certificate.location",
     "ssl.key.location", "ssl.key.password",
@@ -37,11 +42,6 @@ _NAMES: Final = frozenset({
 """The properties of the file. They have the names of Confluent's clients."""
 _NO_SUBJECT, _NO_SCHEMA = 40401, 40403
 """Codes in answers."""
-_COMPATIBLE: Final = {
-    "PROTOBUF": "Keep the numbers and types of fields, and the names of messages",
-    "AVRO": "Give new fields defaults, keep the name of the record",
-}
-"""By type of schema: what makes the next one compatible."""
 
 
 class UnknownSchemaError(ValueError):
@@ -54,6 +54,12 @@ class RegisteredSchema(msgspec.Struct, frozen=True):
     schema: str
     kind: str = msgspec.field(default="AVRO", name="schemaType")
     references: list[Any] | None = None
+
+
+class _Version(msgspec.Struct):
+    """The answer to a schema that is looked up."""
+
+    version: int
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -219,22 +225,6 @@ class _Id(msgspec.Struct):
     id: int
 
 
-class _Version(msgspec.Struct):
-    """The answer to a schema that is looked up."""
-
-    version: int
-
-
-def _body_of(schema: RegisteredSchema) -> dict[str, Any]:
-    """What a call has that registers a schema, or looks it up."""
-    body: dict[str, Any] = {"schema": schema.schema}
-    if schema.kind != "AVRO":  # the default, which older registries do not know by name
-        body["schemaType"] = schema.kind
-    if schema.references:
-        body["references"] = schema.references
-    return body
-
-
 def _check_url(url: str) -> None:
     try:
         parts = urlsplit(url)
@@ -301,3 +291,13 @@ def _advice(answer: _Answer) -> str:
     if answer.status == 422:
         return "the schema has a mistake, or the registry has a rule of its own: give another one by schema="
     return again
+
+
+def _body_of(schema: RegisteredSchema) -> dict[str, Any]:
+    """What a call has that registers a schema, or looks it up."""
+    body: dict[str, Any] = {"schema": schema.schema}
+    if schema.kind != "AVRO":  # the default, which older registries do not know by name
+        body["schemaType"] = schema.kind
+    if schema.references:
+        body["references"] = schema.references
+    return body

@@ -88,6 +88,7 @@ class Everything(msgspec.Struct):
     place: Place
     size: Size
     tree: Node
+    single: float
     tags: list[str]
     seen: set[int]
     colors: tuple[Color, ...]
@@ -124,7 +125,7 @@ message Everything {
   repeated google.protobuf.Timestamp moments = 31; int32 wireName = 32; optional int64 maybe = 33;
   google.protobuf.StringValue maybe_text = 34; optional Color maybe_color = 35;
   oneof end { string sold = 36; Withdrawn withdrawn = 37; }
-  string not_in_the_struct = 38;
+  string not_in_the_struct = 38; float single = 39;
 }
 """
 )
@@ -166,6 +167,7 @@ everything = st.builds(
     place=st.builds(Place, texts, st.lists(texts, max_size=3)),
     size=st.builds(lambda height: {"height": height}, floats),
     tree=nodes,
+    single=st.floats(width=32, allow_nan=False),
     tags=st.lists(texts, max_size=3),
     seen=st.sets(unsigned, max_size=3),
     colors=st.lists(colors, max_size=3).map(tuple),
@@ -195,7 +197,7 @@ SOME = msgspec.json.decode(
     b'"raw_id":"00000000-0000-0000-0000-000000000002","at":1767268800000001,"moment":"2026-01-01T12:00:00Z",'
     b'"written":"2026-01-01T12:00:00Z","span":"P1D","price":"1.50","day":"2026-01-01","clock":"01:02:03",'
     b'"color":"COLOR_BLUE","code":5,"symbol":"COLOR_BLUE","number":9,"side":"buy","seller":{},'
-    b'"place":{"city":"x","lines":["a"]},"size":{"height":2},"tree":{"value":1},"tags":["t"],"seen":[7],'
+    b'"place":{"city":"x","lines":["a"]},"size":{"height":2},"tree":{"value":1},"single":0.5,"tags":["t"],"seen":[7],'
     b'"colors":["COLOR_BLUE"],"prices":{"a":1},"sellers":{"3":{"city":"y"}},"times":{"a":1000000},"moments":[5],'
     b'"wireName":6,"maybe":null}',
     type=Everything,
@@ -436,6 +438,7 @@ def test_a_type_that_cannot_be_written_is_named(fields: list[Any], error: str) -
         ({"sold": "x", "withdrawn": Withdrawn()}, "one of sold and withdrawn, and not both"),
         ({"count": 2**63}, "out of range"),
         ({"big": -1}, "out of range"),
+        ({"single": 1e39}, "too large for a float of Protobuf"),
         ({"wire_name": 2**31}, "out of range"),
         ({"moment": datetime(2026, 1, 1)}, "has no time zone"),
         ({"at": 2**62}, "not valid"),

@@ -114,7 +114,10 @@ def test_a_descriptor_has_the_messages_of_its_text() -> None:
         ('import "x.proto\\"', "a string without an end"),
         ('import "x\n";', "a string without an end"),
         ("message A {} /* to be continued", "within a comment"),
-        ("message A {" * 200, "more than 100 messages within each other"),
+        ("message A {" * 200, "over 100 within each other"),
+        ("message A {}" * 10_001, "over 10,000 messages"),
+        ("message A { message " + "B" * 1000 + " {} }", "names of over 1,000 characters"),
+        ("package " + "B" * 1001 + "; message A {}", "its package has a name"),
     ],
 )
 def test_a_text_that_is_broken_is_an_error(text: str, error: str) -> None:
