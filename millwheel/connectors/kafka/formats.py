@@ -32,7 +32,7 @@ UNKNOWN_SECONDS: Final = 30.0
 
 
 class RegistryValues(ABC, Generic[T]):
-    """How values of a type are in records: in Avro or JSON."""
+    """How values of a type are in records: in Avro, Protobuf or JSON."""
 
     schema_type: str
     """What the registry calls it."""
@@ -48,6 +48,15 @@ class RegistryValues(ABC, Generic[T]):
     @abstractmethod
     def name(self) -> str:
         """The name of the schema's record."""
+
+    def registered(self, registry: RegistryAccess, *, register: bool) -> RegisteredSchema:
+        """What a sink registers or looks up. A schema that refers to others asks for these first.
+
+        Raises:
+            UsageError: The type has no schema.
+            KafkaError: The registry refuses another schema, does not have it, or cannot be asked.
+        """
+        return RegisteredSchema(self.schema(), self.schema_type)
 
     @abstractmethod
     def encode(self, value: T) -> bytes:
@@ -139,7 +148,7 @@ class RegistryFormat(Generic[T]):
         subject = self.subject.replace("{record}", self.values.name())
         number = self._ids.get(subject)
         if number is None:
-            schema = RegisteredSchema(self.values.schema(), self.values.schema_type)
+            schema = self.values.registered(self.registry, register=self.register)
             number = self._ids[subject] = self.registry.id_of(subject, schema, register=self.register)
         return b"\0" + number.to_bytes(4, "big") + self.values.encode(value)
 

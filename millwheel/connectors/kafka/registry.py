@@ -31,6 +31,11 @@ _MOST_BYTES: Final = 4 << 20
 """The most bytes of an answer."""
 _SHOWN: Final = 1_000
 """So many characters of a refusal are in the error."""
+_COMPATIBLE: Final = {
+    "PROTOBUF": "Keep the numbers and types of fields, and the names of messages",
+    "AVRO": "Give new fields defaults, keep the name of the record",
+}
+"""By type of schema: what makes the next one compatible."""
 _NAMES: Final = frozenset({
     "url", "basic.auth.user.info", "bearer.auth.token", "ssl.ca.location", "ssl.certificate.location",
     "ssl.key.location", "ssl.key.password",
@@ -52,6 +57,12 @@ class RegisteredSchema(msgspec.Struct, frozen=True):
     schema: str
     kind: str = msgspec.field(default="AVRO", name="schemaType")
     references: list[Any] | None = None
+
+
+class _Version(msgspec.Struct):
+    """The answer to a schema that is looked up."""
+
+    version: int
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -110,17 +121,14 @@ class RegistryAccess:
         Raises:
             KafkaError: The registry refuses the schema, does not have it, or cannot be asked.
         """
-        body = {"schema": schema.schema}
-        if schema.kind != "AVRO":  # the default, which older registries do not know by name
-            body["schemaType"] = schema.kind
         path = f"/subjects/{quote(subject, safe='')}"
-        answer = self._call("POST", f"{path}/versions" if register else path, body)
+        answer = self._call("POST", f"{path}/versions" if register else path, _body_of(schema))
         what = f"subject {subject!r}"
         code, text = (0, "") if answer.status == 200 else answer.refusal()
         if answer.status == 409:
             raise KafkaError(
                 f"{what}: its former versions are not compatible with the schema of the sink, so nothing is written: "
-                f"{text}. Give new fields defaults, keep the name of the record, or give the sink another subject="
+                f"{text}. {_COMPATIBLE.get(schema.kind, _COMPATIBLE['AVRO'])}, or give the sink another subject="
             )
         if code in (_NO_SUBJECT, _NO_SCHEMA):
             raise KafkaError(
@@ -128,6 +136,18 @@ class RegistryAccess:
                 "sink do so by register=True"
             )
         return self._understood(answer, what, _Id).id
+
+    def version_of(self, subject: str, schema: RegisteredSchema, *, register: bool) -> int:
+        """The version of a schema within its subject, by which others refer to it. See :meth:`id_of`.
+
+        It blocks for up to twice ``ANSWER_SECONDS``.
+
+        Raises:
+            KafkaError: The registry refuses the schema, does not have it, or cannot be asked.
+        """
+        self.id_of(subject, schema, register=register)
+        answer = self._call("POST", f"/subjects/{quote(subject, safe='')}", _body_of(schema))
+        return self._understood(answer, f"subject {subject!r}", _Version).version
 
     def _understood(self, answer: _Answer, what: str, kind: type[T]) -> T:
         """What the answer says. Raises KafkaError for any other answer than that."""
@@ -307,3 +327,13 @@ def _advice(answer: _Answer) -> str:
     if answer.status == 422:
         return "the schema has a mistake, or the registry has a rule of its own: give another one by schema="
     return again
+
+
+def _body_of(schema: RegisteredSchema) -> dict[str, Any]:
+    """What a call has that registers a schema, or looks it up."""
+    body: dict[str, Any] = {"schema": schema.schema}
+    if schema.kind != "AVRO":  # the default, which older registries do not know by name
+        body["schemaType"] = schema.kind
+    if schema.references:
+        body["references"] = schema.references
+    return body
