@@ -93,6 +93,9 @@ class HttpGateway:
         """By request whose records are not accepted yet: its key, and the hash of its body."""
         self._last_request = wall_now()
         self._idle = False
+        self._away = ""
+        """Which consumer of the stream cannot be reached."""
+        self._away_since: int | None = None
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -102,8 +105,14 @@ class HttpGateway:
 
     @property
     def works(self) -> bool:
-        """Whether the injector works, so that requests can be taken."""
+        """Whether the injector works. If not, the gateway ends."""
         return not self._failed.done()
+
+    @property
+    def away(self) -> str:
+        """Why no request can be answered now, for five seconds or more. Empty: requests can be taken."""
+        since = self._away_since
+        return self._away if since is not None and wall_now() - since >= _FIVE_SECONDS else ""
 
     async def take(self, body: bytes, form: BodyForm, given: GivenHeaders) -> int:
         """Take the records of a request. Returns their number, once each of them has taken effect.
@@ -263,12 +272,21 @@ class HttpGateway:
             InjectorError: The injector has stopped.
         """
         while not self._failed.done():
+            self._look()
             try:
                 await self._promise()
             except InjectorError as error:
                 self._note(error)
             await asyncio.wait([self._failed], timeout=_PROMISE_SECONDS)
         self._failed.result()
+
+    def _look(self) -> None:
+        """See whether the consumers of the stream can be reached. They cannot for a moment while owners change."""
+        self._away = self._injector.unreachable
+        if not self._away:
+            self._away_since = None
+        elif self._away_since is None:
+            self._away_since = wall_now()
 
     async def _promise(self) -> None:
         now, settings = wall_now(), self._settings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -23,6 +23,9 @@ from millwheel.rpc.v1 import injection_pb2 as injection
 from millwheel.sdk.errors import did_you_mean
 
 __all__ = ["app", "last_report"]
+
+_NO_PROCESS: Final = "none"
+"""The process that a stream gets which ends without any: a low watermark is the minimum over processes."""
 
 app = typer.Typer(
     help="Injectors: the processes that send records into streams.", no_args_is_help=True, add_completion=False
@@ -121,10 +124,10 @@ def advance(
 
     The process is idle afterwards, and may go on later under the same name. The stream does not end. Records that are
     older than the promise are late from now on. A running process of this name ends, because this command takes its
-    place.
+    place. For a stream that no process has fed yet, name the process that will feed it.
     """
     promise = time_or_now(to, "--to")
-    asyncio.run(_unfinished_others(stream, process, address))
+    asyncio.run(_unfinished_others(stream, process, address, may_be_first=True))
     if not yes:
         confirm(
             f"Promise for injector process {process} of stream {stream} that its records are no older than "
@@ -149,40 +152,92 @@ def advance(
 @app.command()
 def finish(
     stream: Annotated[str, typer.Argument(help="The stream that it feeds.", autocompletion=complete_streams)],
-    process: Annotated[str, typer.Argument(help="The process's name.")],
+    process: Annotated[str, typer.Argument(help="The process's name. Or give --all.")] = "",
+    everything: Annotated[
+        bool,
+        typer.Option("--all", help="The stream itself: each process of it, also if it never had one."),
+    ] = False,
     yes: Yes = False,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
 ) -> None:
-    """Declare that an injector process sends nothing more, for good: no low watermark waits for it any longer."""
+    """Declare that an injector process sends nothing more, for good: no low watermark waits for it any longer.
+
+    With --all, the whole stream ends: no process can send into it later, and no low watermark waits for it.
+    """
+    if bool(process) == everything:
+        raise typer.BadParameter("give the name of one process, or --all", param_hint="PROCESS")
+    if everything:
+        _finish_stream(stream, yes, output, address)
+        return
     others = asyncio.run(_unfinished_others(stream, process, address))
     if not yes:
         last = "" if others else "It is the last process of the stream, so the stream takes no more records. "
         confirm(f"{last}End injector process {process} of stream {stream}, for good?")
 
-    async def work() -> None:
-        async with Injector(stream, address=address, process=process) as injector:
-            await injector.finish()
-
-    asyncio.run(work())
+    asyncio.run(_finish(stream, process, address))
     if output is not OutputFormat.TABLE:
         print_plain({"stream": stream, "process": process, "state": "finished"}, output)
         return
     print(f"injector process {process} of stream {stream} has finished")
 
 
-async def _unfinished_others(stream: str, process: str, address: str) -> set[str]:
+def _finish_stream(stream: str, yes: bool, output: OutputFormat, address: str) -> None:
+    """End each process of a stream. One that has none gets a process that finishes at once."""
+    unfinished = asyncio.run(_unfinished(stream, address))
+    if not yes:
+        running = ", ".join(sorted(unfinished - {_NO_PROCESS}))
+        whom = f"This ends the injector processes {running}. " if running else ""
+        confirm(f"{whom}End stream {stream}, for good? No process can send into it later.")
+
+    async def work() -> None:
+        for name in sorted(await _unfinished(stream, address)):
+            await _finish(stream, name, address)
+        if late := await _unfinished(stream, address):
+            raise RequestError(
+                FailureCode.UNAVAILABLE,
+                f"stream {stream!r} has not ended: {', '.join(sorted(late))} has announced itself meanwhile",
+                "stop what starts such processes, and run the command again",
+            )
+
+    asyncio.run(work())
+    if output is not OutputFormat.TABLE:
+        print_plain({"stream": stream, "process": None, "state": "finished"}, output)
+        return
+    print(f"stream {stream} has finished: it takes no more records")
+
+
+async def _finish(stream: str, process: str, address: str) -> None:
+    async with Injector(stream, address=address, process=process) as injector:
+        await injector.finish()
+
+
+async def _unfinished(stream: str, address: str) -> set[str]:
+    """Return the processes that must finish before the stream ends: at least one, if it never had any.
+
+    The stream's low watermark is plus infinity once this set is empty, and the master then opens no other process (G7).
+    """
+    announced, expected = await _processes(stream, address)
+    members = expected or {one.process for one in announced} or {_NO_PROCESS}
+    return members - {one.process for one in announced if one.finished or one.retired}
+
+
+async def _processes(stream: str, address: str) -> tuple[list[injection.InjectorStatus], set[str]]:
+    """Return the processes that have announced themselves, and the names of those that the stream expects."""
+    async with ControlClient(address) as client:
+        return await client.list_injectors(stream), set((await client.routing(stream)).stream.expected_injectors)
+
+
+async def _unfinished_others(stream: str, process: str, address: str, *, may_be_first: bool = False) -> set[str]:
     """Return the other processes of the stream that have not finished: announced and expected ones.
 
     Raises:
         RequestError: The process has not announced itself, and is not expected (NOT_FOUND). Without this check,
-            finishing an unknown process would create it.
+            finishing an unknown process would create it. ``may_be_first`` allows it while the stream has none.
     """
-    async with ControlClient(address) as client:
-        announced = await client.list_injectors(stream)
-        known = {one.process for one in announced}
-        known.update((await client.routing(stream)).stream.expected_injectors)
-    if process not in known:
+    announced, expected = await _processes(stream, address)
+    known = {one.process for one in announced} | expected
+    if process not in known and not (may_be_first and not known):
         raise RequestError(
             FailureCode.NOT_FOUND,
             f"stream {stream!r} has no injector process {process!r}{did_you_mean(process, sorted(known))}",

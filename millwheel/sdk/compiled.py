@@ -77,6 +77,8 @@ class CompiledComputation:
     """Whether it reads records from outside, by timers: see ``Computation._feeds``."""
     writes: bool = False
     """Whether no hook begins before the commits of former ones are durable: see ``Computation._writes``."""
+    remedy: str = ""
+    """What helps if its hooks fail. Empty: what helps with all user code. See ``Computation._remedy``."""
     topology: str = ""
     """The name of the topology that it runs in. A fork has another one than the code says."""
 
@@ -144,6 +146,7 @@ def compile_computation(
         begins_with=None if computation._begins_with is None else encode_key(computation._begins_with),
         feeds=computation._feeds,
         writes=computation._writes,
+        remedy=computation._remedy,
         topology=topology.name,
     )
 

@@ -71,6 +71,9 @@ class Computation(ABC, Generic[In, State]):
     So only the last write of a key may come again after a crash. Steps of the library alone set it.
     """
 
+    _remedy: str = ""
+    """What helps if its hooks fail, in place of ``on_failure``, which it has not. Steps of the library alone set it."""
+
     def _reads(self) -> str:
         """What it reads from outside, which an update must not change. Steps of the library override it."""
         return ""

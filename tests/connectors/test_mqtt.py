@@ -7,6 +7,7 @@ import base64
 import gc
 import hashlib
 import itertools
+import re
 import sys
 import threading
 import time
@@ -196,6 +197,25 @@ def test_messages_of_qos_0_that_find_no_room_are_counted(
     assert got + lost == 50
     assert (lost > 0) == ("were lost: 5 messages waited" in caplog.text)
     assert got >= 5
+
+
+def test_messages_of_qos_0_that_nothing_reads_are_logged(plant: Plant, caplog: pytest.LogCaptureFixture) -> None:
+    source: Any = mqtt.source(f"{plant.name}/#", Measured, server=plant.broker.url, client=plant.name)
+
+    async def do() -> tuple[int, int]:
+        reader, got, waiting = await source.open_reader(f"{plant.name}/#", None), 0, 0
+        reader.most_records = 1
+        await asyncio.to_thread(lambda: plant.send(*range(50), qos=0))
+        end = time.monotonic() + patience(20)
+        while waiting < 2 and time.monotonic() < end:
+            read = await reader.read()
+            got, waiting = got + len(read.records), read.behind or 0
+        await reader.close()
+        return got, waiting
+
+    got, waiting = asyncio.run(do())
+    lost = int(re.findall(r"(\d+) messages of .* were lost: they waited for a read", caplog.text)[0])
+    assert 2 <= waiting <= lost <= 50 - got
 
 
 @pytest.mark.guarantee("G7")

@@ -254,6 +254,34 @@ def test_bad_takes_what_has_no_time_and_what_has_another_type() -> None:
     assert (second.place, second.raw) == ("record 3 since the beginning", b"'three'")
 
 
+YEAR_2050 = mw.Timestamp(2_524_608_000_000_000)
+YEAR_1975 = mw.Timestamp(157_766_400_000_000)
+
+
+def test_a_time_that_is_not_likely_makes_a_bad_record() -> None:
+    """Regression: injectors refused such times, and a source opened windows of 1975 and of 2050 without a word."""
+    world = World({"a": [(1, at(1)), (2, YEAR_1975), (3, YEAR_2050), (4, at(2))]})
+    with running(reads(Numbers(world, most=9), bad="bad"), now=at(9), any_timestamp=False) as harness:
+        assert harness.values("numbers") == [1, 4]
+        old, far = harness.values("bad")
+        assert old.place == "record 2 since the beginning"
+        meant = "if that is meant, give source(..., any_timestamp=True)"
+        assert old.error == f"1975-01-01T00:00:00Z is before 1980; {meant}"
+        assert far.error == f"2050-01-01T00:00:00Z is more than a year ahead; {meant}"
+    with (
+        pytest.raises(Exception, match="split 'a', record 2 since the beginning: 1975-01-01T00:00:00Z is before 1980"),
+        running(reads(Numbers(world, most=9)), now=at(9), any_timestamp=False),
+    ):
+        pass
+
+
+def test_a_source_may_allow_every_time() -> None:
+    world = World({"a": [(1, mw.Timestamp(1_767_268_800)), (2, YEAR_1975), (3, YEAR_2050)]})
+    allows = reads(Numbers(world, most=9), any_timestamp=True)
+    with running(allows, now=at(9), any_timestamp=False) as harness:
+        assert harness.values("numbers") == [1, 2, 3]
+
+
 class Sale(msgspec.Struct):
     at: datetime
 
@@ -290,7 +318,9 @@ def test_what_is_made_of_records_is_not_counted_as_read() -> None:
         def __init__(self) -> None:
             self.read: list[int] = []
 
-        def has_read(self, stream: str, split: str, sizes: list[int], behind: int | None, *, ended: bool) -> None:
+        def has_read(
+            self, stream: str, split: str, sizes: list[int], behind: int | None, *, ended: bool, lost: int
+        ) -> None:
             self.read.append(len(sizes))
 
     world = World({"a": []}, final=False)
