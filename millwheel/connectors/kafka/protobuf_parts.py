@@ -20,7 +20,8 @@ from msgspec import inspect
 
 __all__ = [
     "DATETIME", "DURATION", "SCALARS", "TIMESTAMP", "WRAPPERS", "MessagePart", "ReadPart", "Step", "WritePart",
-    "read_list", "read_map", "read_optional", "read_plain", "value_of", "wrapped", "write_list", "write_map", "write_one",
+    "read_list", "read_map", "read_optional", "read_plain", "value_of", "wrapped",
+    "write_list", "write_map", "write_one",
 ]  # fmt: skip
 
 Step = Callable[[Any], Any]
