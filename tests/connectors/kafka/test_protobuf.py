@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Generic, Literal, TypedDict, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -420,7 +420,7 @@ def test_a_type_that_no_message_becomes_is_named(fields: list[Any], error: str) 
     ("fields", "error"),
     [
         ([("items", str, "x")], r"it\.items: the message shop\.Bid has no such field"),
-        ([("item", str | None)], r"it\.item: it may be None, but .* has no value: write `optional`"),
+        ([("item", str | None)], r"it\.item: it may be None or missing, but .*: write `optional`"),
         ([("color", Enum("Color", {"A": "COLOR_RED", "B": "PINK"}))], r"it\.color: shop\.Color has no 'PINK'"),
     ],
 )  # fmt: skip
@@ -430,6 +430,33 @@ def test_a_type_that_cannot_be_written_is_named(fields: list[Any], error: str) -
     with pytest.raises(UsageError, match=error):
         values.schema()
     assert parser(values, BID)(b"\0\x0a\x01x\x28\0")
+
+
+class Partly(TypedDict, total=False):
+    item: str
+    by: str
+
+
+def test_a_typed_dict_may_miss_what_a_message_may_miss() -> None:
+    partly = ProtobufValues(Partly, compiled(BID), None)
+    assert parser(partly, BID)(b"\0\x0a\x01x") == {"item": "x"}
+    assert partly.encode({"item": "x", "by": "y"}) == b"\0\x0a\x01x\x1a\x01y"
+    with pytest.raises(UsageError, match=r"it\.item: it may be None or missing"):
+        partly.schema()
+
+
+T = TypeVar("T")
+
+
+class Box(msgspec.Struct, Generic[T]):
+    at: T
+
+
+def test_a_generic_type_may_have_times() -> None:
+    values = ProtobufValues(Box[mw.Timestamp], compiled(BID), None)
+    assert parser(values, BID)(values.encode(Box(mw.Timestamp(NOON)))) == Box(NOON)
+    with pytest.raises(UsageError, match=r"it\.at: .* is read as mw\.Timestamp"):
+        ProtobufValues(Box[int], compiled(BID), None)
 
 
 @pytest.mark.parametrize(
