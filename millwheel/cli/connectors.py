@@ -37,6 +37,7 @@ class BuiltIn(NamedTuple):
 
 
 BUILT_IN: Final = (
+    BuiltIn("cassandra.sink", "sink"),
     BuiltIn("database", "sink"),
     BuiltIn("kafka.sink", "sink", "kafka"),
     BuiltIn("kafka.source", "source", "kafka"),
@@ -127,4 +128,4 @@ def _needs(one: dict[str, Any]) -> str:
     purpose = f" for {one['only_for']}" if one["only_for"] else ""
     if one["installed"]:
         return f"{one['extra']}{purpose}: installed"
-    return f'{one["extra"]}{purpose}: pip install "{_PACKAGE}[{one["extra"]}]"'
+    return f"{one['extra']}{purpose}: install {_PACKAGE}[{one['extra']}]"

@@ -117,14 +117,14 @@ class _LogSource(Source[T, LogPosition], Generic[T]):
         return Splits([self.stream], final=True)
 
     async def open_reader(self, split: str, position: LogPosition | None) -> SplitReader[T, LogPosition]:
-        if position is None and isinstance(self.start, int) and not self.skip_removed:
+        if position is None and not isinstance(self.start, str) and not self.skip_removed:
             await self._find_log()
         reader = _LogReader(self, await self._follow(position), position)
         await reader.begin()
         return reader
 
     async def _find_log(self) -> None:
-        """Raise an error if the stream has no log. A tail would make one, which has nothing of an earlier time.
+        """Raise an error if the stream has no log. A tail would make one, with nothing from before and other offsets.
 
         It must not be made here: the next attempt would find it, and begin now without a word.
         """
@@ -134,7 +134,7 @@ class _LogSource(Source[T, LogPosition], Generic[T]):
             routing = await client.routing(self.stream)
         if not any(consumer.log for consumer in routing.consumers):
             raise LogError(
-                f"stream {self.stream!r} has no log, so nothing of the time of start= is kept: what only computations "
+                f"stream {self.stream!r} has no log, so nothing of what start= names is kept: what only computations "
                 "read has a log from its first reader on. start='latest' in an update makes one, and begins with what "
                 "comes"
             )

@@ -444,11 +444,11 @@ rewriting(
 rewriting(
     "log-made-for-a-past-time",
     "G1",
-    "a source that begins at a time makes no log, which would begin now",
+    "a source that begins at a time or an offset makes no log, which would begin now",
     logs,
     "await self._find_log()",
     "pass",
     seeds=0,
-    test="tests/system/test_replaying.py::test_a_time_of_which_no_log_was_there_is_an_error",
+    test="tests/system/test_replaying.py::test_a_beginning_without_a_log_is_an_error",
     why=_WHY,
 )

@@ -193,7 +193,7 @@ shop.source("sales", Sale).key_by("item").aggregate("sold", count=agg.count())
 
 
 @pytest.mark.guarantee("G1", section="4.3")
-async def test_a_time_of_which_no_log_was_there_is_an_error(
+async def test_a_beginning_without_a_log_is_an_error(
     server: DevServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Otherwise a tail makes the log, and the source begins now."""
@@ -202,9 +202,9 @@ async def test_a_time_of_which_no_log_was_there_is_an_error(
     await submit_copy(server.address, tmp_path / "counted_program.py", "shop", tmp_path / "copy")
     await sell(server, range(2))
     since = of(server, start=mw.Timestamp(BEGIN))
-    for _ in range(2):
-        with pytest.raises(LogError, match="has no log, so nothing of the time of start= is kept"):
-            await since.open_reader("shop/sales", None)
+    for source in (since, of(server, start={"shop/sales": 0}), of(server, start={"shop/sales": 1}), since):
+        with pytest.raises(LogError, match="has no log, so nothing of what start= names is kept"):
+            await source.open_reader("shop/sales", None)
     async with ControlClient(server.address) as client:
         assert not any(consumer.log for consumer in (await client.routing("shop/sales")).consumers)
     async with reading(of(server, start="latest")) as made:

@@ -250,7 +250,7 @@ class _DeltaWriter(SinkWriter[T]):
             if newest_at - written_at > _ON_DISK:
                 break
         if (pointer := storage.load(_LAST_CHECKPOINT)) is not None:
-            with suppress(ValueError):  # it is broken, and readers go without it
+            with suppress(ValueError, KeyError, TypeError):  # it is broken, and readers go without it
                 version = json.loads(pointer.content)["version"]
                 paths += [_LAST_CHECKPOINT, f"_delta_log/{version:020}.checkpoint.parquet"]
         storage.keep(paths)

@@ -29,6 +29,8 @@ KEPT_SCHEMAS: Final = 1_000
 """So many schemas of writers are kept, those used last. A topic has a few."""
 UNKNOWN_SECONDS: Final = 30.0
 """So long a schema must be unknown until it is not there. A registry's servers learn of it one after the other."""
+FORGOTTEN_SECONDS: Final = 3600.0
+"""When an id that was not there is waited for again: it may have been given to a schema meanwhile."""
 
 
 class RegistryValues(ABC, Generic[T]):
@@ -84,8 +86,11 @@ class UnknownIds:
     def wait(self, number: int, now: float) -> float:
         """An id is unknown now. Returns for how many more seconds it may still appear."""
         since = self._since.setdefault(number, now)
+        if now - since > FORGOTTEN_SECONDS:  # by now it may be that of another schema
+            since = self._since[number] = now
         if len(self._since) > KEPT_SCHEMAS:
-            del self._since[next(iter(self._since))]  # it waits once more, if a record names it again
+            # It waits once more, if a record names it again. Threads share this, so each step is atomic.
+            self._since.pop(list(self._since)[0], None)  # noqa: RUF015
         return max(0.0, since + UNKNOWN_SECONDS - now)
 
     def found(self, number: int) -> None:

@@ -118,19 +118,26 @@ class _KafkaSource(Source[T, int], Generic[T]):
 
     async def splits(self) -> Splits:
         partitions = await self.asker.partitions(self.topic)
-        others = sorted(self.start.keys() - partitions.keys()) if isinstance(self.start, dict) else []
-        if others:
-            raise KafkaError(
-                f"topic {self.topic!r} has {counted(len(partitions), 'partition')}, from 0 on, and start= has an "
-                f"offset for {others}: name those that it has"
-            )
         # A partition that is found later was made after this call, and so were its records.
         return Splits([str(number) for number in sorted(partitions)])
 
     async def open_reader(self, split: str, position: int | None) -> SplitReader[T, int]:
+        if position is None:
+            await self._check_start()
         place = PartitionName(self.topic, int(split))
         reader = PartitionReader(
             self.access, self.asker, place, self.read_as, start=self.start, skip_removed=self.skip_removed
         )
         await reader.begin(position)
         return reader
+
+    async def _check_start(self) -> None:
+        """Raise an error for offsets of partitions that are not there. They mean nothing once a source has begun."""
+        if not isinstance(self.start, dict):
+            return
+        partitions = await self.asker.partitions(self.topic)
+        if others := sorted(self.start.keys() - partitions.keys()):
+            raise KafkaError(
+                f"topic {self.topic!r} has {counted(len(partitions), 'partition')}, from 0 on, and start= has an "
+                f"offset for {others}: name those that it has"
+            )

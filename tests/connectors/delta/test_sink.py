@@ -410,8 +410,9 @@ def test_checkpoints_of_a_directory_are_on_the_disk(tmp_path: Path, monkeypatch:
         with kept_files(monkeypatch) as kept:
             await writer.write(batch(5, 5))
         assert {path.stat().st_ino for path in checkpoint_of(table, 5)} <= kept
-        (table / "_delta_log/_last_checkpoint").write_bytes(b"")  # as a loss of power leaves it
-        await writer.write(batch(6, 6))
+        for number, broken in ((6, b""), (7, b"{}"), (8, b"null")):  # a loss of power leaves an empty one
+            (table / "_delta_log/_last_checkpoint").write_bytes(broken)
+            await writer.write(batch(number, number))
 
     with_writers(write_delta(table, Sale), place(), do=do)
 

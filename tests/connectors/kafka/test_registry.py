@@ -155,6 +155,7 @@ def test_an_id_waits_from_its_first_look() -> None:
     unknown.found(2)
     unknown.found(3)
     assert unknown.wait(2, 132) == 30
+    assert unknown.wait(1, 3701) == 30
 
 
 def test_few_unknown_ids_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

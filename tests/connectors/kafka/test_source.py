@@ -156,8 +156,11 @@ async def test_a_source_begins_at_offsets() -> None:
     assert (await read_all(of(topic, start={0: 4}), 0)).records == []
     with pytest.raises(KafkaError, match="ends at offset 4, and start= says 5"):
         await of(topic, start={0: 5}).open_reader("0", None)
+    others = of(topic, start={0: 3, 7: 1, 2: 1})
     with pytest.raises(KafkaError, match=r"has 2 partitions, from 0 on, and start= has an offset for \[2, 7\]"):
-        await of(topic, start={0: 3, 7: 1, 2: 1}).splits()
+        await others.open_reader("0", None)
+    assert (await others.splits()).names == ["0", "1"]
+    await (await others.open_reader("0", 3)).close()  # a source that has begun goes on
 
 
 @pytest.mark.guarantee("G1")
