@@ -105,3 +105,27 @@ rewriting(
     test=f"{_TESTS}/test_columns.py::test_equal_decimals_are_one_key",
     why=_WHY,
 )
+
+rewriting(
+    "decimals-of-28-digits",
+    "G1",
+    "keys of many digits stay apart",
+    columns,
+    "normalize(_ALL_DIGITS)",
+    "normalize()",
+    seeds=0,
+    test=f"{_TESTS}/test_columns.py::test_decimals_of_many_digits_are_keys_apart",
+    why=_WHY,
+)
+
+rewriting(
+    "runs-that-cannot-begin",
+    "G1",
+    "the statement of an error lets the first batch of a run follow",
+    progress,
+    "place.run if batch.after else place.run - 1",
+    "place.run",
+    seeds=0,
+    test=f"{_TESTS}/test_times.py::test_the_statement_of_an_error_lets_a_run_begin",
+    why=_WHY,
+)

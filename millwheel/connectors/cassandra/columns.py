@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET, inspect
@@ -21,6 +22,8 @@ LEAST_GRACE_SECONDS: Final = 3_600
 and must find that. An hour leaves room."""
 _WITH_FIELDS: Final = (inspect.StructType, inspect.DataclassType, inspect.TypedDictType, inspect.NamedTupleType)
 _KEYS: Final = ("partition_key", "clustering")
+_ALL_DIGITS: Final = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
+"""The context of a thread would round a decimal to 28 digits."""
 
 
 class TableLayout(NamedTuple):
@@ -195,8 +198,9 @@ def _convert_of(field: inspect.Field, table: TableLayout, is_timestamp: bool) ->
     return _normalised if kind == "clustering" and column.name == "decimal" else convert
 
 
-def _normalised(value: Any) -> Any:
-    return value.normalize() if hasattr(value, "normalize") else value
+def _normalised(value: Decimal | int) -> Decimal:
+    """The same number without trailing zeros: equal numbers have equal bytes then, and other ones have not."""
+    return Decimal(value).normalize(_ALL_DIGITS)
 
 
 def _quoted(name: str) -> str:

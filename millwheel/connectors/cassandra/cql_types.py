@@ -127,8 +127,9 @@ def _of_one(field: inspect.Type, column: CqlType, *, is_timestamp: bool) -> Conv
 def _of_values(field: inspect.EnumType | inspect.LiteralType, column: CqlType) -> Convert | None:
     """For a field that has one of some values: texts, or whole numbers."""
     values = field.values if isinstance(field, inspect.LiteralType) else tuple(one.value for one in field.cls)
-    wanted = str if inspect.StrType in _SCALARS[column.name] else int
-    if column.name in ("float", "double", "decimal") or not all(type(one) is wanted for one in values):
+    taken = _SCALARS[column.name]
+    wanted = str if inspect.StrType in taken else int
+    if taken not in ((inspect.StrType,), (inspect.IntType,)) or not all(type(one) is wanted for one in values):
         raise UnfitError(f"is {_shown(column)}, and the field is one of {', '.join(map(repr, values))}"[:200])
     return None if isinstance(field, inspect.LiteralType) else _value
 

@@ -61,7 +61,7 @@ def changes_of(spec: TableSpec[T], table: PreparedTable, records: Sequence[tuple
     finds their keys equal: so keys are compared as bytes.
 
     Raises:
-        CassandraError: A record makes no row. Nothing was written then.
+        CassandraError: A record makes no row. This attempt has written nothing then.
     """
     found: dict[tuple[bytes, ...], RowChange] = {}
     for number, (value, _) in enumerate(records, 1):
@@ -70,7 +70,7 @@ def changes_of(spec: TableSpec[T], table: PreparedTable, records: Sequence[tuple
         except Exception as error:
             raise CassandraError(
                 f"{shown_record(records, number)} makes no row of {table.columns.table.name}: {error_message(error)}. "
-                "Nothing of this batch was written. Change the table, or row= in an update"
+                "This attempt wrote nothing of the batch. Change the table, or row= in an update"
             ) from error
         former = found.get(change.key)
         if former is not None and change.upsert is not None:

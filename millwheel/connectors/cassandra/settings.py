@@ -10,13 +10,16 @@ import msgspec
 from cassandra import ConsistencyLevel
 
 from millwheel.connectors.cassandra.errors import CassandraError
+from millwheel.connectors.handles import CALL_SECONDS
 from millwheel.errors import did_you_mean
 from millwheel.store.cassandra.settings import ClusterSettings
 
 __all__ = ["CassandraAccess", "read_settings"]
 
 _MOST_SECONDS: Final = 20
-"""A write is a conditional update and then the rows. Both end within the minute that a call has."""
+"""A write is a conditional update and then the rows: both need their part of the minute that a call has."""
+_SPARE_SECONDS: Final = 1
+"""How much before the end of the call the last request ends, so that its error is seen."""
 
 
 class _File(msgspec.Struct):
@@ -45,6 +48,14 @@ class CassandraAccess(NamedTuple):
     cluster: ClusterSettings
     level: int
     serial: int
+
+    @property
+    def send_seconds(self) -> float:
+        """How long after its beginning a write still sends rows. What it sends last ends within the call.
+
+        A process that was paused does not send what has become old.
+        """
+        return CALL_SECONDS - _SPARE_SECONDS - self.cluster.timeout_seconds
 
 
 def read_settings(path: str, keyspace: str) -> CassandraAccess:

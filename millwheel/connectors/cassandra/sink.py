@@ -58,7 +58,7 @@ def sink(
     its column. Columns that the record has not stay as they are.
 
     Each write has a write time that grows with the batches of its shard (``USING TIMESTAMP``). So a batch that comes
-    again changes nothing, and a former process that wakes up sets no row back.
+    again writes the same rows, and a former process that wakes up brings back nothing that the shard has replaced.
 
     For example, totals that replace each other, and live for a month::
 
@@ -82,8 +82,9 @@ def sink(
         table: Keyspace and table, such as ``shop.totals``.
         kind: The type of a row: it has fields, with all columns of the primary key.
         settings: The path of a file on each worker, in TOML. It says where the cluster is and how it lets one in.
-        row: The row of a record. None: the record is the row.
-        delete: Whether a record deletes the row of its key. None: none does.
+        row: The row of a record, which depends on the record alone: a clock or a random id in it would make other rows
+            of a batch that comes again. None: the record is the row.
+        delete: Whether a record deletes the row of its key, which depends on the record alone, too. None: none does.
         ttl: How long a row lives after it was written: whole seconds. None: as the table says.
 
     Raises:

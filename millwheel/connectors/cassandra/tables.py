@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any, Final
 
 from cassandra import RequestValidationException
 from cassandra.cluster import Cluster
 from cassandra.cluster import Session as DriverSession
+from cassandra.metadata import protect_name
 from cassandra.query import PreparedStatement
 
 from millwheel.connectors.cassandra.columns import TableColumns, TableLayout
@@ -20,7 +20,6 @@ from millwheel.store.cassandra.schema import table_id, until_known
 
 __all__ = ["PreparedTable", "prepare_table"]
 
-_PLAIN: Final = re.compile(r"[a-z][a-z0-9_]*")
 _CREATE: Final = (
     "CREATE TABLE IF NOT EXISTS {table} (sink text, shard int, run bigint, number bigint, id text, time bigint, "
     "PRIMARY KEY ((sink, shard)))"
@@ -47,6 +46,7 @@ class PreparedTable:
         begin: Makes it, if there is none.
         advance: Raises it, if it is as expected.
         level: The consistency of writes.
+        send_seconds: How long after its beginning a write still sends rows.
     """
 
     columns: TableColumns
@@ -57,6 +57,7 @@ class PreparedTable:
     begin: PreparedStatement
     advance: PreparedStatement
     level: int
+    send_seconds: float
 
 
 def prepare_table(
@@ -68,7 +69,7 @@ def prepare_table(
         CassandraError: The table does not take the rows, or a right is missing.
     """
     columns = TableColumns(spec.kind, _layout(spec, driver))
-    progress = f"{_name(spec.keyspace)}.{PROGRESS}"
+    progress = f"{protect_name(spec.keyspace)}.{PROGRESS}"
     _see_to_progress(spec.keyspace, progress, driver)
 
     def prepare(text: str, *, conditional: bool = False) -> PreparedStatement:
@@ -90,6 +91,7 @@ def prepare_table(
             begin=prepare(_BEGIN, conditional=True),
             advance=prepare(_ADVANCE, conditional=True),
             level=access.level,
+            send_seconds=access.send_seconds,
         )
 
     return until_known(all_of_them, access.cluster.timeout_seconds)
@@ -97,7 +99,7 @@ def prepare_table(
 
 def _layout(spec: TableSpec[Any], driver: DriverSession) -> TableLayout:
     """The table as the cluster describes it."""
-    where, name = (spec.keyspace, spec.table), f"{_name(spec.keyspace)}.{_name(spec.table)}"
+    where, name = (spec.keyspace, spec.table), f"{protect_name(spec.keyspace)}.{protect_name(spec.table)}"
     tables = driver.execute(
         "SELECT gc_grace_seconds FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s", where
     )
@@ -140,7 +142,3 @@ def _see_to_progress(keyspace: str, progress: str, driver: DriverSession) -> Non
             f"the table {progress} is missing, and cannot be made ({error}): let an administrator run {create}, and "
             "GRANT SELECT, MODIFY on it"
         ) from error
-
-
-def _name(name: str) -> str:
-    return name if _PLAIN.fullmatch(name) else f'"{name}"'

@@ -23,14 +23,11 @@ from millwheel.store.cassandra.opening import open_session
 from millwheel.store.cassandra.session import CassandraSession
 from millwheel.store.contract import StoreError, StoreUnavailableError
 
-__all__ = ["SEND_SECONDS", "TableWriter", "open_writer"]
+__all__ = ["TableWriter", "open_writer"]
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-SEND_SECONDS: Final = 50.0
-"""How long after its beginning a write still sends rows. It ends within the minute of a call. A process that was paused
-does not send what has become old."""
 _CHUNK_ROWS: Final = 100
 """The most rows of a partition that are sent together."""
 _SENDERS: Final = 16
@@ -84,7 +81,7 @@ class TableWriter(SinkWriter[T]):
         await self._settled(self._look)
 
     async def write(self, batch: SinkBatch[T]) -> None:
-        until = _now() + SEND_SECONDS
+        until = _now() + self._table.send_seconds
         changes = self.changes(batch)  # a record that makes no row leaves everything as it is
         await self.put(batch, changes, await self.advance(batch), until)
 
@@ -200,8 +197,10 @@ class TableWriter(SinkWriter[T]):
         def build() -> object:
             if _now() > until:
                 raise CassandraError(
-                    f"{self._place.sink}, shard {self._place.shard}: the process stood still for a minute, so that its "
-                    "write is too old to be sent. The batch comes again"
+                    f"{self._place.sink}, shard {self._place.shard}: its rows were not sent within "
+                    f"{self._table.send_seconds:g} s: the process stood still, or Cassandra is slow. The batch comes "
+                    "again. If Cassandra is slow, give it more nodes or less other work for this batch, and the sink a "
+                    "smaller batch_records= for later ones"
                 )
             if len(statements) == 1:
                 return statements[0]

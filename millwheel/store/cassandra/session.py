@@ -179,13 +179,13 @@ class CassandraSession:
         """Fail all outstanding requests, and disconnect."""
         self._closed = True
         for answer in self._outstanding:
-            answer.end(StoreUnavailableError("the store was closed before Cassandra answered"))
+            answer.end(StoreUnavailableError("the session was closed before Cassandra answered"))
         await asyncio.to_thread(self._cluster.shutdown)
         await close_connection(self._cluster.connection_class)
 
     async def _send(self, statement: object) -> list[Row]:
         if self._closed:
-            raise StoreUnavailableError("the store is closed")
+            raise StoreUnavailableError("the session is closed")
         timeout = self._settings.timeout_seconds
         answer = QueryResult(timeout)
         self._outstanding.add(answer)

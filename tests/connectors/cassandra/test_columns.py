@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from enum import Enum
 from typing import Any, Literal, NamedTuple
 
@@ -69,6 +69,10 @@ def test_a_column_takes_a_field(kind: Any, column: str, given: Any, written: Any
         (int, "timestamp", "column value is timestamp, and the field is of int"),
         (mw.Timestamp, "int", "column value is int, and the field is a Timestamp"),
         (str, "uuid", "is uuid, and the field is of str"),
+        (Size, "uuid", "is uuid, and the field is one of 1"),
+        (Size, "timestamp", "is timestamp, and the field is one of 1"),
+        (Literal[0, 1], "date", "is date, and the field is one of 0, 1"),
+        (Size, "double", "is double, and the field is one of 1"),
         (str | list[int], "text", "the field may be of 2 types"),
         (Literal[1, "text"], "text", "the field is one of 1, 'text'"),
         (list[int], "list<int>", r"to which a repeated write would append: make it frozen<list<int>>"),
@@ -117,13 +121,23 @@ def test_the_statements_have_the_key_first() -> None:
 
 @pytest.mark.guarantee("G1", "G15")
 def test_equal_decimals_are_one_key() -> None:
-    class Row(msgspec.Struct):
-        item: str
-        price: Decimal
+    assert str(key_of_decimal(Decimal("1.50"))) == str(key_of_decimal(Decimal("1.5")))
+    assert str(key_of_decimal(100)) == str(key_of_decimal(Decimal("100.0")))
 
-    columns = TableColumns(Row, layout(item="text", price="clustering decimal"))
-    first, second = (columns.values(Row("tea", Decimal(text)), None)[1] for text in ("1.50", "1.5"))
-    assert str(first) == str(second)
+
+@pytest.mark.guarantee("G1", "G15")
+def test_decimals_of_many_digits_are_keys_apart() -> None:
+    """The context of a thread rounds to 28 digits, or to as many as the program says."""
+    with localcontext(prec=3):
+        for number in (10**30, 10**30 + 1, 1_234):
+            assert key_of_decimal(Decimal(number)) == key_of_decimal(number) == number
+        assert str(key_of_decimal(Decimal("0.12345000"))) == "0.12345"
+
+
+def key_of_decimal(value: Decimal | int) -> Any:
+    """What a clustering column of decimals has."""
+    row = one_field(Decimal | int)
+    return TableColumns(row, layout(item="text", value="clustering decimal")).values(row("tea", value), None)[1]
 
 
 def test_a_deletion_needs_the_key_alone() -> None:
