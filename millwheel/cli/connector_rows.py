@@ -20,7 +20,7 @@ from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.v1 import cluster_pb2 as wire
 from millwheel.rpc.v1 import key_pb2 as keys
 
-__all__ = ["connector_row", "show"]
+__all__ = ["connector_row", "first_part", "show"]
 
 _PAGE: Final = 1_000
 _CALLS_AT_ONCE: Final = 8
@@ -61,7 +61,7 @@ def show(
 
         ends = (wire.CONNECTOR_PART_READS, wire.CONNECTOR_PART_WRITES)
         asked = [
-            row(found.name, one, _feeding(found, one))
+            row(found.name, one, first_part(found, one))
             for found in overview.topologies
             if found.state in LIVE_STATES
             for one in found.computations
@@ -80,8 +80,13 @@ def show(
             print(f"{one['name']}: {one['error']}")
 
 
-def _feeding(topology: wire.TopologyOverview, one: wire.ComputationOverview) -> wire.ComputationOverview:
-    """Return the computation that finds the splits of a source, or that makes the batches of a sink."""
+def first_part(topology: wire.TopologyOverview, one: wire.ComputationOverview) -> wire.ComputationOverview:
+    """Return the computation that finds the splits of a source, or that makes the batches of a sink.
+
+    Args:
+        topology: The topology, with all of its computations.
+        one: The computation that reads, or that writes.
+    """
     streams = {edge.stream for edge in one.inputs}
     for other in topology.computations:
         if other.connector in _FIRST_PARTS and streams.intersection(other.outputs):
