@@ -53,11 +53,11 @@ def unfed_problems(known: Catalog, now: Timestamp) -> Iterator[wire.HealthProble
         others = f" (and {len(places) - 1:,} more)" if len(places) > 1 else ""
         ago = format_duration(Duration(now - _begun(known.topologies[topology])))
         missing = ", ".join(sorted(awaited[stream]))
-        who = f"injector process {missing} is expected, and" if missing else "no injector process"
+        who = f"injector process {missing} is expected, and has never" if missing else "no injector process has"
         text = (
-            f"source {stream}: {who} has {'never ' if missing else ''}announced itself, {ago} after topology {topology} "
-            f"began; so windows and timers of {topology}/{computation}{others} wait, also for records of other "
-            f"streams: {unfed_remedy(stream)}"
+            f"source {stream}: {who} announced itself, {ago} after topology {topology} began; so windows "
+            f"and timers of {topology}/{computation}{others} wait, also for records of other streams: "
+            f"{unfed_remedy(stream)}"
         )
         yield health_problem(text, "MillwheelInjectorSilent", topology, computation)
 

@@ -351,7 +351,8 @@ async def test_a_gateway_is_ready_while_the_cluster_takes_records(
             async def becomes(status: int) -> str:
                 answer = (await until(ready, patience(60), every=0.2, holds=lambda found: found[0] == status))[1]
                 assert json.loads(answer) == {"status": "ok" if status == 200 else "away"}, "any caller may ask"
-                noted, _ = caplog.text, caplog.clear()
+                noted = caplog.text
+                caplog.clear()
                 return noted
 
             await becomes(200)
