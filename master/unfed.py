@@ -26,7 +26,7 @@ UNFED_AFTER: Final = seconds(300)
 
 
 def unfed_problems(known: Catalog, now: Timestamp) -> Iterator[wire.HealthProblem]:
-    """Yield a problem for each stream without any process that holds back what comes from other streams.
+    """Yield a problem for each stream that holds back what comes from others, since a process of it never came.
 
     Args:
         known: The catalog. Of a damaged one nothing is said here.
@@ -36,7 +36,8 @@ def unfed_problems(known: Catalog, now: Timestamp) -> Iterator[wire.HealthProble
         running = [one for _, one in known.live_topologies() if one.state in ACTIVE_STATES]
     except DamagedValueError:
         return
-    unfed = _unfed(known, running)
+    awaited = _awaited(known, running)
+    unfed = awaited.keys()
     if not unfed:
         return
     origins = _Origins([one.spec for one in running])
@@ -51,23 +52,37 @@ def unfed_problems(known: Catalog, now: Timestamp) -> Iterator[wire.HealthProble
         topology, computation = places[0]
         others = f" (and {len(places) - 1:,} more)" if len(places) > 1 else ""
         ago = format_duration(Duration(now - _begun(known.topologies[topology])))
+        missing = ", ".join(sorted(awaited[stream]))
+        who = f"injector process {missing} is expected, and has never" if missing else "no injector process has"
         text = (
-            f"source {stream}: no injector process has announced itself, {ago} after topology {topology} began; so "
-            f"windows and timers of {topology}/{computation}{others} wait, also for records of other streams: "
+            f"source {stream}: {who} announced itself, {ago} after topology {topology} began; so windows "
+            f"and timers of {topology}/{computation}{others} wait, also for records of other streams: "
             f"{unfed_remedy(stream)}"
         )
         yield health_problem(text, "MillwheelInjectorSilent", topology, computation)
 
 
-def _unfed(known: Catalog, running: Iterable[catalog.TopologyRecord]) -> set[str]:
-    """Return the injected streams that no process has announced itself for in their present life."""
+def _awaited(known: Catalog, running: Iterable[catalog.TopologyRecord]) -> dict[str, set[str]]:
+    """Return the injected streams whose processes have not announced themselves in their present life.
+
+    With each the names of the expected ones that are missing: none, if the stream takes any.
+    """
     since: dict[str, int] = {}
+    expected: dict[str, set[str]] = {}
     for record in running:
         for stream in record.spec.streams:
             if stream.injected:
                 since[stream.name] = max(since.get(stream.name, 0), record.injected_since.get(stream.name, 0))
-    fed = {name for (name, _), one in known.injectors.items() if one.sequencer >= since.get(name, 0)}
-    return since.keys() - fed
+                expected[stream.name] = set(stream.expected_injectors)
+    announced: dict[str, set[str]] = {}
+    for (name, process), one in known.injectors.items():
+        if one.sequencer >= since.get(name, 0):
+            announced.setdefault(name, set()).add(process)
+    return {
+        name: names - announced.get(name, set())
+        for name, names in expected.items()
+        if (names - announced.get(name, set()) if names else name not in announced)
+    }
 
 
 def _begun(record: catalog.TopologyRecord) -> int:

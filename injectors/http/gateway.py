@@ -42,6 +42,8 @@ _MAX_KEYS: Final = 10_000
 """So many keys are kept with a hash of their bodies: some megabytes."""
 _RETRY_SECONDS: Final = 1
 _FIVE_SECONDS: Final = seconds(5)
+_AWAY_SECONDS: Final = 5.0
+"""A change of owners takes less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +95,9 @@ class HttpGateway:
         """By request whose records are not accepted yet: its key, and the hash of its body."""
         self._last_request = wall_now()
         self._idle = False
-        self._away = ""
-        """Which consumer of the stream cannot be reached."""
-        self._away_since: int | None = None
+        self._away_since: float | None = None
+        """Since when no consumer of the stream can be reached, by the loop's clock. The wall clock may be set."""
+        self._away = False
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -109,10 +111,9 @@ class HttpGateway:
         return not self._failed.done()
 
     @property
-    def away(self) -> str:
-        """Why no request can be answered now, for five seconds or more. Empty: requests can be taken."""
-        since = self._away_since
-        return self._away if since is not None and wall_now() - since >= _FIVE_SECONDS else ""
+    def away(self) -> bool:
+        """Whether no request can be answered now, for five seconds or more. The log says why."""
+        return self._away
 
     async def take(self, body: bytes, form: BodyForm, given: GivenHeaders) -> int:
         """Take the records of a request. Returns their number, once each of them has taken effect.
@@ -282,11 +283,16 @@ class HttpGateway:
 
     def _look(self) -> None:
         """See whether the consumers of the stream can be reached. They cannot for a moment while owners change."""
-        self._away = self._injector.unreachable
-        if not self._away:
-            self._away_since = None
+        why, now = self._injector.unreachable, asyncio.get_running_loop().time()
+        if not why:
+            if self._away:
+                log.warning("the gateway of stream %s takes requests again", self.stream)
+            self._away, self._away_since = False, None
         elif self._away_since is None:
-            self._away_since = wall_now()
+            self._away_since = now
+        elif not self._away and now - self._away_since >= _AWAY_SECONDS:
+            log.warning("the gateway of stream %s cannot take requests: %s", self.stream, why)
+            self._away = True
 
     async def _promise(self) -> None:
         now, settings = wall_now(), self._settings

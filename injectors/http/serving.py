@@ -332,8 +332,8 @@ class _Site:
         """Whether requests can be taken, for a load balancer."""
         if not self._gateway.works:
             return web.json_response({"status": "stopped"}, status=503)
-        if away := self._gateway.away:
-            return web.json_response({"status": "away", "why": away}, status=503)
+        if self._gateway.away:  # any caller may ask, so the answer names no topology and no address
+            return web.json_response({"status": "away"}, status=503)
         return web.json_response({"status": "ok"})
 
     async def elsewhere(self, request: web.Request) -> web.Response:

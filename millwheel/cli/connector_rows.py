@@ -20,10 +20,11 @@ from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.v1 import cluster_pb2 as wire
 from millwheel.rpc.v1 import key_pb2 as keys
 
-__all__ = ["connector_row", "show"]
+__all__ = ["connector_row", "first_part", "show"]
 
 _PAGE: Final = 1_000
 _CALLS_AT_ONCE: Final = 8
+_FIRST_PARTS: Final = (wire.CONNECTOR_PART_FINDS_SPLITS, wire.CONNECTOR_PART_MAKES_BATCHES)
 _READER: Final = "-reader"
 """The end of the name of the computation that reads the splits of a stream."""
 
@@ -54,13 +55,13 @@ def show(
         )
         gate = asyncio.Semaphore(_CALLS_AT_ONCE)
 
-        async def row(name: str, one: wire.ComputationOverview, made: wire.ComputationOverview) -> dict[str, Any]:
+        async def row(name: str, one: wire.ComputationOverview, first: wire.ComputationOverview) -> dict[str, Any]:
             async with gate:
-                return connector_row(name, one, made, await _states(client, name, one.name))
+                return connector_row(name, one, first, await _states(client, name, one.name))
 
         ends = (wire.CONNECTOR_PART_READS, wire.CONNECTOR_PART_WRITES)
         asked = [
-            row(found.name, one, _feeding(found, one))
+            row(found.name, one, first_part(found, one))
             for found in overview.topologies
             if found.state in LIVE_STATES
             for one in found.computations
@@ -79,11 +80,16 @@ def show(
             print(f"{one['name']}: {one['error']}")
 
 
-def _feeding(topology: wire.TopologyOverview, one: wire.ComputationOverview) -> wire.ComputationOverview:
-    """Return the computation that makes the batches of a sink, or an empty row."""
+def first_part(topology: wire.TopologyOverview, one: wire.ComputationOverview) -> wire.ComputationOverview:
+    """Return the computation that finds the splits of a source, or that makes the batches of a sink.
+
+    Args:
+        topology: The topology, with all of its computations.
+        one: The computation that reads, or that writes.
+    """
     streams = {edge.stream for edge in one.inputs}
     for other in topology.computations:
-        if other.connector == wire.CONNECTOR_PART_MAKES_BATCHES and streams.intersection(other.outputs):
+        if other.connector in _FIRST_PARTS and streams.intersection(other.outputs):
             return other
     return wire.ComputationOverview()
 
@@ -103,21 +109,21 @@ async def _states(client: ControlClient, topology: str, computation: str) -> lis
 
 
 def connector_row(
-    topology: str, one: wire.ComputationOverview, made: wire.ComputationOverview, listed: Sequence[keys.OwnedKey]
+    topology: str, one: wire.ComputationOverview, first: wire.ComputationOverview, listed: Sequence[keys.OwnedKey]
 ) -> dict[str, Any]:
     """Return a source or a sink in the form of -o json.
 
     Args:
         topology: The topology's name.
         one: The computation that reads, or that writes.
-        made: That which makes its batches, for a sink.
+        first: That which finds its splits, or makes its batches.
         listed: Its splits or shards, with their states.
     """
     reads = one.connector == wire.CONNECTOR_PART_READS
     states = [state for key in listed if (state := _state(key.listed.state_text)) is not None]
     times = [state["read_at" if reads else "at"] for state in states if state["records"]]
     waits = [state["behind"] for state in states if state.get("behind") is not None]
-    failing = next((part.failures.text for part in (one, made) if part.failures.text), "")
+    failing = next((part.failures.text for part in (one, first) if part.failures.text), "")
     return {
         "name": f"{topology}/{one.name.removesuffix(_READER) if reads else one.name}",
         "kind": "source" if reads else "sink",
@@ -125,8 +131,8 @@ def connector_row(
         "parts": len(listed),
         "ended": sum(state["ended"] for state in states) if reads else None,
         "records": sum(state["records"] for state in states),
-        "behind_records": (sum(waits) if waits else None) if reads else one.queued_records + made.queued_records,
-        "behind_seconds": None if reads else max(one.system_lag_seconds, made.system_lag_seconds),
+        "behind_records": (sum(waits) if waits else None) if reads else one.queued_records + first.queued_records,
+        "behind_seconds": None if reads else max(one.system_lag_seconds, first.system_lag_seconds),
         "newest": format_timestamp(Timestamp(max(times))) if times else None,
         "newest_us": max(times) if times else None,
         "failing": sum(bool(key.listed.error) for key in listed),

@@ -14,8 +14,10 @@ from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
 from millwheel.cli.reaching import ask
 from millwheel.cli.times import time_or_now
 from millwheel.client.control import ControlClient
+from millwheel.client.holds.watermark import open_authority, read_watermark
 from millwheel.client.injector import Injector
-from millwheel.model.time import Duration, Timestamp, format_duration, format_timestamp
+from millwheel.model.incarnation import injector_group
+from millwheel.model.time import MAX_TIMESTAMP, Duration, Timestamp, format_duration, format_timestamp
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -186,17 +188,20 @@ def _finish_stream(stream: str, yes: bool, output: OutputFormat, address: str) -
     """End each process of a stream. One that has none gets a process that finishes at once."""
     unfinished = asyncio.run(_unfinished(stream, address))
     if not yes:
-        running = ", ".join(sorted(unfinished - {_NO_PROCESS}))
+        running = ", ".join(sorted(unfinished))
         whom = f"This ends the injector processes {running}. " if running else ""
         confirm(f"{whom}End stream {stream}, for good? No process can send into it later.")
 
     async def work() -> None:
         for name in sorted(await _unfinished(stream, address)):
-            await _finish(stream, name, address)
-        if late := await _unfinished(stream, address):
+            await _finish_if_open(stream, name, address)
+        if not await _has_ended(stream, address) and not await _unfinished(stream, address):
+            await _finish_if_open(stream, _NO_PROCESS, address)
+        if not await _has_ended(stream, address):
+            left = ", ".join(sorted(await _unfinished(stream, address)))
             raise RequestError(
                 FailureCode.UNAVAILABLE,
-                f"stream {stream!r} has not ended: {', '.join(sorted(late))} has announced itself meanwhile",
+                f"stream {stream!r} has not ended{f': it waits for injector process {left}' if left else ''}",
                 "stop what starts such processes, and run the command again",
             )
 
@@ -212,13 +217,34 @@ async def _finish(stream: str, process: str, address: str) -> None:
         await injector.finish()
 
 
-async def _unfinished(stream: str, address: str) -> set[str]:
-    """Return the processes that must finish before the stream ends: at least one, if it never had any.
+async def _finish_if_open(stream: str, process: str, address: str) -> None:
+    """Finish a process, unless it has finished meanwhile."""
+    try:
+        await _finish(stream, process, address)
+    except RequestError as error:
+        if error.reason != "INJECTOR_FINISHED":
+            raise
 
-    The stream's low watermark is plus infinity once this set is empty, and the master then opens no other process (G7).
+
+async def _has_ended(stream: str, address: str) -> bool:
+    """Return whether the stream's low watermark is plus infinity: the master then opens no process of it (G7).
+
+    The catalog does not say so. The authority may have forgotten a finished process, after an update of the expected
+    ones; and the low watermark is unknown without any.
+    """
+    async with ControlClient(address) as client:
+        group = injector_group((await client.routing(stream)).stream.name)
+        async with await open_authority(client, DEFAULT_DEADLINE_SECONDS) as authority:
+            return (await read_watermark(authority, group)).value == MAX_TIMESTAMP
+
+
+async def _unfinished(stream: str, address: str) -> set[str]:
+    """Return the processes that must finish before the stream ends: expected ones, or those that announced themselves.
+
+    It may be empty for a stream that has not ended, such as one that never had any process.
     """
     announced, expected = await _processes(stream, address)
-    members = expected or {one.process for one in announced} or {_NO_PROCESS}
+    members = expected or {one.process for one in announced}
     return members - {one.process for one in announced if one.finished or one.retired}
 
 

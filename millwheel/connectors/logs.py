@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
@@ -104,6 +104,8 @@ def read_log(
 
 @dataclass(frozen=True)
 class _LogSource(Source[T, LogPosition], Generic[T]):
+    _times_are_checked: ClassVar[bool] = True
+    """A cluster has taken these records. A result has the time at which its window ends, in a year or in ten."""
     stream: str
     decode: Callable[[bytes], T]
     address: str

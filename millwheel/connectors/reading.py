@@ -25,7 +25,7 @@ from millwheel.connectors.source import (
     UnlikelyTimeError,
 )
 from millwheel.model.time import LAST_TIMESTAMP, MIN_TIMESTAMP, TimeDomain, Timestamp, from_datetime
-from millwheel.model.units import describe_unlikely, is_likely, wrong_unit
+from millwheel.model.units import NEWEST_USUAL_US, OLDEST_USUAL_US, describe_unlikely, is_likely, wrong_unit
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.error_texts import error_message
@@ -212,7 +212,7 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
             raise UsageError(f"a read has {len(read.records):,} records: return {MOST_RECORDS:,} at most")
         ctx._earliest = int(MIN_TIMESTAMP)  # records of a source may be late, as those of an injector
         # Times in another unit are found by comparison with the cause. With 0, none is looked for.
-        ctx._cause = 0 if self._timing.any_timestamp else asked
+        ctx._cause = 0 if self._takes_any_time() else asked
         newest = self._produce(ctx, state, read, asked)
         ctx._cause = asked
         self._let_grow(ctx, len(read.records))
@@ -236,7 +236,7 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
     def _produce(self, ctx: Context[SplitState[P]], state: SplitState[P], read: Read[Any, P], asked: Timestamp) -> int:
         """Produce the records. Returns the watermark that follows from their times."""
         newest, at_of = state.watermark, self._timestamp
-        checks = not (self._timing.any_timestamp or ctx._scope.any_timestamp)
+        known = self._known_time(ctx, asked)
         for index, (value, stated) in enumerate(read.records):
             if ctx._produced > MOST_BYTES:
                 raise self._too_many_bytes(ctx, index, len(read.records))
@@ -248,7 +248,7 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
                 at = stated if at_of is None else _timestamp(at_of(value))
                 if at is None:
                     at = asked
-                elif checks and type(at) is int and not is_likely(at, asked):  # produce refuses other types
+                elif known and type(at) is int and not is_likely(at, known):  # produce refuses other types
                     _refuse_unlikely(at, asked)
                 ctx.produce(self._output, value, timestamp=at)
             except Exception as error:
@@ -268,6 +268,21 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
                 continue
             newest = max(newest, at - self._timing.out_of_order)
         return newest
+
+    def _takes_any_time(self) -> bool:
+        """Whether records may have any time: the option allows it, or their times were checked before."""
+        return self._timing.any_timestamp or (self._source._times_are_checked and self._timestamp is None)
+
+    def _known_time(self, ctx: Context[SplitState[P]], asked: Timestamp) -> int:
+        """The time that records may be a year ahead of. 0: they may have any.
+
+        The clock of a worker may be years behind. Then what the split had already says more, since bad records are
+        never read again. A clock before 1980 says nothing.
+        """
+        scope, known = ctx._scope, max(asked, ctx.state.watermark)
+        if scope.any_timestamp or self._takes_any_time() or known < OLDEST_USUAL_US:
+            return 0
+        return known if scope.real_clock else max(known, NEWEST_USUAL_US)
 
     def _too_many_bytes(self, ctx: Context[SplitState[P]], fit: int, count: int) -> UsageError:
         """The error of a read whose first ``fit`` records of ``count`` have too many bytes. The next read has fewer.

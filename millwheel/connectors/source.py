@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
@@ -151,6 +151,9 @@ class Source(ABC, Generic[T, P]):
                 self.position += 2 * len(found)
                 return connectors.Read(found, self.position, ended=self.position >= self.source.upto, behind=0)
     """
+
+    _times_are_checked: ClassVar[bool] = False
+    """Whether the times of its records were checked where they came from. Then none is refused for its time."""
 
     def identity(self) -> str:
         """Say what the source reads. An update is refused if it changes this: the positions belong to it.

@@ -14,7 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from millwheel import connectors
+from millwheel.cli.connector_rows import connector_row, first_part
 from millwheel.cli.connectors import BUILT_IN, app
+from millwheel.rpc.v1 import cluster_pb2 as wire
 from tests.console import auctions
 from tests.house.tree import ROOT
 from tests.patience import patience, until
@@ -66,6 +68,19 @@ def test_a_missing_extra_is_named_with_its_command(monkeypatch: pytest.MonkeyPat
     assert redis.endswith("redis: install openmillwheel[redis]")
     (files,) = (line for line in lines if line.startswith("read_files"))
     assert files.endswith("arrow for Parquet: installed")
+
+
+def test_a_source_whose_splits_cannot_be_found_fails() -> None:
+    """Regression: it was said to run, with no split. A wrong address of a broker is like that."""
+    finds = wire.ComputationOverview(
+        name="bids-splits", connector=wire.CONNECTOR_PART_FINDS_SPLITS, outputs=["auctions/bids.splits"]
+    )
+    finds.failures.text = "no broker answers at kafka:9092"
+    reads = wire.ComputationOverview(name="bids-reader", connector=wire.CONNECTOR_PART_READS)
+    reads.inputs.add(stream="auctions/bids.splits")
+    topology = wire.TopologyOverview(name="auctions", computations=[reads, finds])
+    row = connector_row("auctions", reads, first_part(topology, reads), [])
+    assert (row["parts"], row["error"]) == (0, "no broker answers at kafka:9092")
 
 
 async def test_running_sources_and_sinks_are_listed(tmp_path: Path) -> None:

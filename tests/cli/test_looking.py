@@ -8,10 +8,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from millwheel.cli.injector import app
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector
-from millwheel.rpc.failures import RequestError
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1.injection_pb2 import InjectorStatus
 from tests.system import words as program
 from tests.system.server import Finished, Server, run_cli
 from tests.system.speaking import SOURCE, submit_source
@@ -304,6 +307,30 @@ async def test_a_stream_without_processes_is_finished_for_good(server: Server) -
     ended = await run_cli(server.address, "injector", "finish", "both/first", "--all", "--yes")
     assert ended.code == 0, ended.err
     await explained(server, "low watermark of both/both: +inf", "both/both")
+
+
+@pytest.mark.guarantee("G7", section="5.2")
+@pytest.mark.parametrize("known", ["forgotten", "finishes meanwhile"])
+def test_the_low_watermark_says_whether_a_stream_ended(known: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: processes were asked. So a stream did not end whose processes the authority had forgotten."""
+    finished: list[str] = []
+    retired = known == "forgotten"
+
+    async def processes(stream: str, address: str) -> tuple[list[InjectorStatus], set[str]]:
+        return [InjectorStatus(process="a", finished=retired or "a" in finished, retired=retired)], set()
+
+    async def finish(stream: str, process: str, address: str) -> None:
+        finished.append(process)
+        if process == "a":
+            raise RequestError(FailureCode.FAILED_PRECONDITION, "it has finished", reason="INJECTOR_FINISHED")
+
+    async def has_ended(stream: str, address: str) -> bool:
+        return bool(finished)
+
+    for name, replacement in (("_processes", processes), ("_finish", finish), ("_has_ended", has_ended)):
+        monkeypatch.setattr(f"millwheel.cli.injector.{name}", replacement)
+    answer = CliRunner().invoke(app, ["finish", "shop/web", "--all", "--yes"])
+    assert (answer.exit_code, finished) == (0, ["none"] if retired else ["a"]), answer.output
 
 
 async def test_the_process_that_will_feed_a_stream_may_promise(server: Server) -> None:

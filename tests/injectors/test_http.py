@@ -336,7 +336,7 @@ async def test_a_gateway_ends_with_its_injector(server: DevServer, posted: Path)
 
 
 async def test_a_gateway_is_ready_while_the_cluster_takes_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Regression: it said so for a minute without a cluster, and each request took 30 s to end with 504."""
     monkeypatch.setenv(posted_shop.OPEN, str(tmp_path / "open"))
@@ -349,7 +349,11 @@ async def test_a_gateway_is_ready_while_the_cluster_takes_records(
                     return response.status, json.dumps(await response.json())
 
             async def becomes(status: int) -> str:
-                return str((await until(ready, patience(60), every=0.2, holds=lambda found: found[0] == status))[1])
+                answer = (await until(ready, patience(60), every=0.2, holds=lambda found: found[0] == status))[1]
+                assert json.loads(answer) == {"status": "ok" if status == 200 else "away"}, "any caller may ask"
+                noted = caplog.text
+                caplog.clear()
+                return noted
 
             await becomes(200)
             async with ControlClient(server.address) as client:

@@ -53,6 +53,19 @@ def test_a_stream_with_a_process_is_not_unfed() -> None:
     assert texts(master) == []
 
 
+def test_an_expected_process_that_never_came_is_named() -> None:
+    """Regression: health named neither it nor its stream, as soon as another process had come."""
+    spec = union()
+    (web,) = (one for one in spec.streams if one.injected)
+    web.expected_injectors.extend(["a", "b"])
+    master = running(spec)
+    master.call(OpenInjector("shop/web", "a", knows_id_stream=True))
+    (text,) = texts(master)
+    assert text.startswith("source shop/web: injector process b is expected, and has never announced itself, 5 min")
+    master.call(OpenInjector("shop/web", "b", knows_id_stream=True))
+    assert texts(master) == []
+
+
 def test_where_nothing_else_waits_no_stream_is_named() -> None:
     assert texts(running(topology())) == [], "its only stream"
     assert texts(running(union(feedback=True))) == [], "a feedback edge holds nothing"

@@ -147,6 +147,11 @@ class RegistryAccess:
         """
         self.id_of(subject, schema, register=register)
         answer = self._call("POST", f"/subjects/{quote(subject, safe='')}", _body_of(schema))
+        if answer.status == 404 and answer.refusal()[0] in (_NO_SUBJECT, _NO_SCHEMA):
+            raise KafkaError(
+                f"subject {subject!r}: {self._place()} does not have the schema yet that another server of the "
+                "registry has taken; it is asked again, and nothing is lost"
+            )
         return self._understood(answer, f"subject {subject!r}", _Version).version
 
     def _understood(self, answer: _Answer, what: str, kind: type[T]) -> T:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -22,7 +23,7 @@ from millwheel.connectors import BadRecord, SinkBatch, SinkShard, Source
 from millwheel.connectors.kafka import KafkaError, KafkaRecord, RegistryFormat, SchemaRegistry, sink, source
 from millwheel.connectors.kafka.formats import UnknownIds
 from millwheel.connectors.kafka.records import reads_as
-from millwheel.connectors.kafka.registry import UnknownSchemaError
+from millwheel.connectors.kafka.registry import RegisteredSchema, RegistryAccess, UnknownSchemaError
 from millwheel.sdk.errors import UsageError
 from tests.connectors.given import at
 from tests.connectors.kafka.given import Reading, address, committed, new_topic, read_all, written
@@ -146,6 +147,15 @@ def test_a_server_that_learns_late_makes_no_bad_record(door: Door, tmp_path: Pat
     with pytest.raises(KafkaError, match="its servers learn of a new schema one after the other"):
         bids.decode(data)
     assert bids.decode(data) == LAMP
+
+
+def test_a_version_that_is_learnt_late_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: the error said that the URL was that of another server."""
+    late = SimpleNamespace(status=404, refusal=lambda: (40403, "Schema not found"))
+    monkeypatch.setattr(RegistryAccess, "id_of", lambda *_, register: 7)
+    monkeypatch.setattr(RegistryAccess, "_call", lambda *_: late)
+    with pytest.raises(KafkaError, match=r"subject 'bids': .* does not have the schema yet .*; it is asked again"):
+        RegistryAccess("http://127.0.0.1:1").version_of("bids", RegisteredSchema("{}"), register=True)
 
 
 def test_an_id_waits_from_its_first_look() -> None:
