@@ -143,7 +143,7 @@ def test_a_copy_goes_on_where_it_was(shop: Database) -> None:
     chance, at, found = random.Random(1), None, list[ChangedRow[Stock]]()
     for number in range(25):
         with Copying(shop, at) as copying:
-            places = [(at, 0)]
+            places: list[tuple[Position | None, int]] = [(at, 0)]
             for _ in range(chance.randint(1, 4)):
                 if chance.random() < 0.5:
                     shop.run('UPDATE stock SET "left" = %s WHERE id = %s', number, chance.randint(1, 10))
