@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -149,13 +148,11 @@ def test_a_server_that_learns_late_makes_no_bad_record(door: Door, tmp_path: Pat
     assert bids.decode(data) == LAMP
 
 
-def test_a_version_that_is_learnt_late_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_that_is_learnt_late_is_asked_for_again(door: Door) -> None:
     """Regression: the error said that the URL was that of another server."""
-    late = SimpleNamespace(status=404, refusal=lambda: (40403, "Schema not found"))
-    monkeypatch.setattr(RegistryAccess, "id_of", lambda *_, register: 7)
-    monkeypatch.setattr(RegistryAccess, "_call", lambda *_: late)
+    door.answers = [(200, b'{"id": 7}'), (404, b'{"error_code": 40403, "message": "Schema not found"}')]
     with pytest.raises(KafkaError, match=r"subject 'bids': .* does not have the schema yet .*; it is asked again"):
-        RegistryAccess("http://127.0.0.1:1").version_of("bids", RegisteredSchema("{}"), register=True)
+        RegistryAccess(door.url).version_of("bids", RegisteredSchema("{}"), register=True)
 
 
 def test_an_id_waits_from_its_first_look() -> None:
