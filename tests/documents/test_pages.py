@@ -16,6 +16,8 @@ import os
 import re
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
@@ -23,7 +25,7 @@ import pytest
 
 from millwheel.config import load
 from millwheel.config.access_policy import read_policy
-from tests import components
+from tests.connectors.postgres_tables import Database
 from tests.documents.blocks import LANGUAGES, Block, blocks_of, commands_of, pages
 from tests.documents.reader import Reader
 from tests.house.tree import ROOT, text_files
@@ -165,11 +167,19 @@ def read(page: str, desk: Path) -> None:
                 reader.type_commands(block, NOT_RUN)
 
 
-def _prepare(page: str, desk: Path) -> None:
-    """Start the database that a page names, and say where it is as libpq wants to know it."""
-    if page == "docs/postgresql.md":
-        where = components.postgres().conninfo.replace(" ", "\n")
+@contextmanager
+def prepared(page: str, desk: Path) -> Iterator[None]:
+    """Make the database that a page names, and say where it is as libpq wants to know it."""
+    if page != "docs/postgresql.md":
+        yield
+        return
+    database = Database()
+    try:
+        where = database.conninfo.replace(" ", "\n")
         (desk / SERVICES).write_text(f"[shop]\n{where}\n")
+        yield
+    finally:
+        database.remove()
 
 
 def _read_on(reader: Reader) -> None:
@@ -203,15 +213,15 @@ def test_every_example_on_a_page_works(page: str, tmp_path: Path, loaded: ForkSe
     desk, printed = tmp_path / "desk", tmp_path / "printed"
     desk.mkdir()
     printed.touch()
-    _prepare(page, desk)
-    reader = loaded.Process(target=read_apart, args=(page, desk, printed))
-    reader.start()
-    try:
-        reader.join(patience(280))
-        assert reader.exitcode == 0, printed.read_text()[-16_000:]
-    finally:
-        reader.kill()
-        reader.join()
+    with prepared(page, desk):
+        reader = loaded.Process(target=read_apart, args=(page, desk, printed))
+        reader.start()
+        try:
+            reader.join(patience(280))
+            assert reader.exitcode == 0, printed.read_text()[-16_000:]
+        finally:
+            reader.kill()
+            reader.join()
 
 
 def test_every_block_names_its_language() -> None:
@@ -255,5 +265,5 @@ def _blocks(language: str = "") -> list[Block]:
 
 
 if __name__ == "__main__":
-    _prepare(sys.argv[1], Path(sys.argv[2]))
-    read(sys.argv[1], Path(sys.argv[2]))
+    with prepared(sys.argv[1], Path(sys.argv[2])):
+        read(sys.argv[1], Path(sys.argv[2]))
