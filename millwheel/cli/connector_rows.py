@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import typer
-
-from millwheel.cli.completing import complete_topologies
-from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
+from millwheel.cli.options import DEFAULT_ADDRESS, Address, AnyTopology, Output, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table
 from millwheel.cli.reaching import ask
 from millwheel.client.control import ControlClient
@@ -30,12 +27,7 @@ _READER: Final = "-reader"
 
 
 def show(
-    topology: Annotated[
-        str,
-        typer.Argument(
-            metavar="TOPOLOGY", help="Default: those of all topologies.", autocompletion=complete_topologies
-        ),
-    ] = "",
+    topology: AnyTopology = "",
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE_SECONDS,

@@ -188,7 +188,7 @@ def _convert_of(field: inspect.Field, table: TableLayout, is_timestamp: bool) ->
     kind, _, text = table.columns[field.encode_name]
     column = parsed(text)
     if kind == "static":
-        raise UnfitError("is static: of two rows that write it at once, the last one could not be told")
+        raise UnfitError("is static: of two rows that write it at once, it is not known which is the last one")
     if kind in _KEYS and column.is_collection:
         raise UnfitError("is a collection in the primary key, which the sink does not write")
     if column.name == "counter":

@@ -1,6 +1,6 @@
 """The progress of a shard in a table of Cassandra, and the write time of a batch. Pure.
 
-Cassandra keeps, of two writes of a column, the one with the larger write time, in whatever order they arrive. So the
+Cassandra keeps, of two writes of a column, the one with the larger write time, in any order of arrival. So the
 sink states the time of each write. *Invariant (G1, G3): the write times of a shard grow with each attempt to write a
 batch.* The row of the progress has the last one. A conditional update raises it, together with the id of the batch. So
 what a former process still sends, or what arrives late, has a smaller time than all that was written after it. *Who may
