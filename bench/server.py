@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
-__all__ = ["ServerProcess", "server", "submit"]
+from deploy.local.child import ChildProcess
 
-_MILLWHEEL = str(Path(sys.executable).with_name("millwheel"))
+__all__ = ["READY_SECONDS", "ServerProcess", "server", "submit"]
+
+_MILLWHEEL: Final = str(Path(sys.executable).with_name("millwheel"))
+READY_SECONDS: Final = 60.0
+"""How long a server may take until it is ready."""
 
 
 class ServerProcess:
-    """A server on a folder of its own. It can be killed and started again there."""
+    """A server on a folder of its own. It can be killed and started again there. It ends with this process."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
-        self._command = [_MILLWHEEL, "server", "start-dev", "--db", str(folder / "db"), *options]
+    def __init__(self, folder: Path, *options: str, command: str = _MILLWHEEL) -> None:
+        """``folder`` gets its data and its output. ``options`` and ``command``: what is run.
+
+        Raises:
+            RuntimeError: It does not get ready.
+        """
+        self._command = [command, "server", "start-dev", "--db", str(folder / "db"), *options]
+        self._log = folder / "server.log"
         self._port = 0
         self.start()
 
@@ -36,32 +46,35 @@ class ServerProcess:
         return self._process.pid
 
     def start(self) -> None:
-        """Start it, and return when it is ready."""
-        command = [*self._command, "--port", str(self._port)]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ))
-        assert self._process.stdout is not None
-        ready = re.search(r"ready at \S+:(\d+);", self._process.stdout.readline())
-        if ready is None:
-            raise RuntimeError(f"the server did not start: exit code {self._process.wait(10)}")
-        self._port = int(ready.group(1))
+        """Start it, and return when it is ready. RuntimeError: it does not get ready, and is ended."""
+        before = self._log.stat().st_size if self._log.exists() else 0
+        self._process = ChildProcess([*self._command, "--port", str(self._port)], self._log)
+        self._process.start()
+        try:
+            self._port = self._ready_at(before)
+        except BaseException:
+            self._process.kill()
+            raise
+
+    def _ready_at(self, before: int) -> int:
+        """The port that it says in its output, from this byte on."""
+        end = time.monotonic() + READY_SECONDS
+        while time.monotonic() < end and self._process.is_running:
+            said = self._log.read_bytes()[before:].decode(errors="replace")
+            if ready := re.search(r"ready at \S+:(\d+);", said):
+                return int(ready.group(1))
+            time.sleep(0.02)
+        raise RuntimeError(
+            f"the server did not start: exit code {self._process.exit_code}; {self._process.last_lines()}"
+        )
 
     def kill(self) -> None:
         """SIGKILL it."""
-        self._end(signal.SIGKILL)
+        self._process.kill()
 
     def stop(self) -> None:
         """End it."""
-        self._end(signal.SIGTERM)
-
-    def _end(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)
-        try:
-            self._process.wait(15)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        self._process.stop(15)
 
 
 @contextlib.contextmanager

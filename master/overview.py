@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 
 from millwheel.master.load_book import LoadBook, merged_hooks, merged_traffic
-from millwheel.master.updating import MAKES_BATCHES
 from millwheel.model.catalog import Catalog, outputs_of
+from millwheel.model.connector_parts import connector_parts
 from millwheel.model.incarnation import IncarnationId, injector_group
 from millwheel.model.stream_names import dead_letter_stream
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -52,8 +52,7 @@ class OverviewRows:
 
     def topology(self, record: catalog.TopologyRecord, waiting_for: Iterable[str]) -> wire.TopologyOverview:
         """Return the row of a topology, with those of its computations and streams."""
-        making = [one for one in record.spec.computations if one.implementation == MAKES_BATCHES]
-        batches = {stream for one in making for stream in one.outputs}
+        parts = connector_parts(record.spec)
         return wire.TopologyOverview(
             name=record.spec.name,
             state=record.state,
@@ -63,12 +62,15 @@ class OverviewRows:
             state_changed_at_us=record.state_changed_at_us,
             waiting_for=waiting_for,
             unhandled_letters=self._unhandled_letters(record.spec.name),
-            computations=[self._computation(record, spec, batches) for spec in record.spec.computations],
+            computations=[
+                self._computation(record, spec, parts.get(spec.name, wire.CONNECTOR_PART_UNSPECIFIED))
+                for spec in record.spec.computations
+            ],
             streams=[self._stream(stream) for stream in record.spec.streams if not stream.external],
         )
 
     def _computation(
-        self, record: catalog.TopologyRecord, spec: specs.ComputationSpec, batches: Set[str]
+        self, record: catalog.TopologyRecord, spec: specs.ComputationSpec, part: wire.ConnectorPart.ValueType
     ) -> wire.ComputationOverview:
         topology, incarnation = record.spec.name, IncarnationId(record.incarnations[spec.name])
         traffic = merged_traffic(self._traffic.get((topology, spec.name), ()))
@@ -82,7 +84,7 @@ class OverviewRows:
             hooks=merged_hooks(self._hooks.get((topology, spec.name), ())),
             traffic=traffic.streams,
             commit_latency_seconds=traffic.commit_latency_seconds,
-            connector=_connector_part(spec, batches),
+            connector=part,
         )
         self._count_owners(row, incarnation)
         row.MergeFrom(self._book.together(self._known, incarnation).sums)
@@ -128,13 +130,3 @@ class OverviewRows:
                     if load.HasField("log"):
                         row.log.kept.CopyFrom(load.log)
         return row
-
-
-def _connector_part(spec: specs.ComputationSpec, batches: Set[str]) -> wire.ConnectorPart.ValueType:
-    """Which part of a source or a sink a computation is. ``batches``: the streams of batches of its topology."""
-    if spec.reads:
-        return wire.CONNECTOR_PART_FINDS_SPLITS if spec.begins_by_itself else wire.CONNECTOR_PART_READS
-    if spec.implementation == MAKES_BATCHES:
-        return wire.CONNECTOR_PART_MAKES_BATCHES
-    writes = any(edge.stream in batches for edge in spec.inputs)
-    return wire.CONNECTOR_PART_WRITES if writes else wire.CONNECTOR_PART_UNSPECIFIED

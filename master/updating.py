@@ -17,12 +17,12 @@ from millwheel.errors import Problem
 from millwheel.master.migrating import state_problem
 from millwheel.master.record_compatibility import StreamDifference, stream_difference
 from millwheel.model.catalog import Catalog, code_of
+from millwheel.model.connector_parts import MAKES_BATCHES
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.spreading import ANY_SHARD
 
 __all__ = [
-    "MAKES_BATCHES",
     "MAX_PREVIOUS_BYTES",
     "changed_computations",
     "keep_previous",
@@ -41,8 +41,6 @@ _SECOND_PHASES: Final = (
     "millwheel.windows.two_phase:MergePartials",
 )
 """Implementations that merge what a first phase computes. Their states are those of a step with one phase."""
-MAKES_BATCHES: Final = "millwheel.connectors.writing:MakeBatches"
-"""The implementation that collects the records of a sink's shards."""
 
 
 def plain_spec(spec: specs.TopologySpec) -> specs.TopologySpec:
@@ -56,20 +54,25 @@ def plain_spec(spec: specs.TopologySpec) -> specs.TopologySpec:
 
 
 def same_spec(stored: specs.TopologySpec, given: specs.TopologySpec) -> bool:
-    """Whether a spec that is submitted is the stored one. What an earlier version did not store is not compared.
+    """Whether a spec that is submitted is the stored one. What an earlier version does not state is not compared.
 
-    An update compares all of it. So it stores what is missing.
+    Either of them may be that of an earlier client. An update compares all of it. So it stores what is missing.
     """
     if stored == given:
         return True
-    known = {computation.name: computation.state for computation in stored.computations}
+    return _without_schemas(stored, given) == _without_schemas(given, stored)
+
+
+def _without_schemas(spec: specs.TopologySpec, other: specs.TopologySpec) -> specs.TopologySpec:
+    """A spec without the schemas of states that the other one lacks."""
+    states = {computation.name: computation.state for computation in other.computations}
     plain = specs.TopologySpec()
-    plain.CopyFrom(given)
+    plain.CopyFrom(spec)
     for computation in plain.computations:
-        lacks = computation.name in known and not known[computation.name].HasField("schema")
+        lacks = computation.name in states and not states[computation.name].HasField("schema")
         if lacks and computation.state.HasField("schema"):
             computation.state.ClearField("schema")
-    return plain == stored
+    return plain
 
 
 def keep_previous(record: catalog.TopologyRecord, new: specs.TopologySpec) -> None:

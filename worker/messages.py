@@ -541,7 +541,7 @@ class HookFailed:
 
     ``error`` is the exception. ``endless``: the failure policy retries for ever, so only other code can end the
     failure. ``unkeyed``: it retries because a consumer has no key for the work's dead
-    letter, or another topology's consumer has none for its production.
+    letter, or another topology's consumer has none for its production. ``remedy``: what helps, if the usual does not.
     """
 
     message: str
@@ -551,6 +551,7 @@ class HookFailed:
     stopped: bool
     endless: bool
     unkeyed: bool = False
+    remedy: str = ""
 
 
 @dataclass(slots=True)

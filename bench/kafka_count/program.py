@@ -1,4 +1,4 @@
-"""The count as a topology of MillWheel.
+"""The count as topologies of MillWheel. ``counted`` is the one that is measured; ``summed`` also says what it counted.
 
 What it reads and writes is in the environment of its processes: ``KAFKA_COUNT_BROKER``, ``_FROM``, ``_TO``,
 ``_WINDOW_MS`` and ``_OUT_OF_ORDER_MS``.
@@ -7,15 +7,19 @@ What it reads and writes is in the environment of its processes: ``KAFKA_COUNT_B
 from __future__ import annotations
 
 import os
+from typing import TypeVar
 
 import msgspec
 
 import millwheel as mw
 from millwheel import agg, windows
 from millwheel.connectors import Sink, kafka
+from millwheel.streams import Stream, WindowedStream
 from millwheel.windows import Result
 
-__all__ = ["Hit", "counted"]
+__all__ = ["Hit", "Summed", "as_json", "counted", "summed"]
+
+R = TypeVar("R", bound="Result[int] | Summed")
 
 
 class Hit(msgspec.Struct):
@@ -25,24 +29,44 @@ class Hit(msgspec.Struct):
     number: int
 
 
+class Summed(msgspec.Struct):
+    """A result of ``summed``: how many records a key has in a window, and the sum of their numbers."""
+
+    key: str
+    start: mw.Timestamp
+    count: int
+    sum: int
+
+
 def _given(name: str, otherwise: str) -> str:
     return os.environ.get(f"KAFKA_COUNT_{name}", otherwise)
 
 
-def _as_json(result: Result[int]) -> bytes:
-    return msgspec.json.encode({"key": result.key, "start": result.start // 1_000, "count": result.value})
+def as_json(result: Result[int] | Summed) -> bytes:
+    """What is written of a window."""
+    of_window = {"count": result.count, "sum": result.sum} if isinstance(result, Summed) else {"count": result.value}
+    return msgspec.json.encode({"key": result.key, "start": result.start // 1_000, **of_window})
 
 
 _BROKER = _given("BROKER", "127.0.0.1:9092")
 _SIZE = mw.milliseconds(int(_given("WINDOW_MS", "1000")))
 _OUT_OF_ORDER = mw.milliseconds(int(_given("OUT_OF_ORDER_MS", "500")))
 
+
+def _windows_of(topology: mw.Topology) -> WindowedStream[Hit]:
+    """The records of the input topic by key and window."""
+    source = kafka.source(_given("FROM", "from"), Hit, brokers=_BROKER)
+    hits = topology.source("hits", Hit, source, out_of_order=_OUT_OF_ORDER)
+    return hits.key_by("key").window(windows.tumbling(_SIZE))
+
+
+def _write(results: Stream[R]) -> None:
+    sink: Sink[R] = kafka.sink(_given("TO", "to"), key="key", value=as_json, event_times=False, brokers=_BROKER)
+    results.key_by("key").to("results", sink, shards=2)
+
+
 counted = mw.Topology("counted")
-hits = counted.source(
-    "hits", Hit, kafka.source(_given("FROM", "from"), Hit, brokers=_BROKER), out_of_order=_OUT_OF_ORDER
-)
-counts = hits.key_by("key").window(windows.tumbling(_SIZE)).aggregate("counts", agg.count())
-results: Sink[Result[int]] = kafka.sink(
-    _given("TO", "to"), key="key", value=_as_json, event_times=False, brokers=_BROKER
-)
-counts.key_by("key").to("results", results, shards=2)
+_write(_windows_of(counted).aggregate("counts", agg.count()))
+
+summed = mw.Topology("summed")
+_write(_windows_of(summed).aggregate("counts", Summed, count=agg.count(), sum=agg.sum("number")))

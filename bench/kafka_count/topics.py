@@ -14,7 +14,7 @@ from confluent_kafka.cimpl import NewTopic
 from bench.kafka_count.checking import Arrival
 from bench.kafka_count.hits import Window
 
-__all__ = ["OutputReader", "make_topic", "result_of"]
+__all__ = ["OutputReader", "make_topic", "result_of", "sum_of"]
 
 _ANSWER: Final = 60.0
 _BATCH: Final = 1_000
@@ -24,6 +24,7 @@ class _Counted(msgspec.Struct):
     key: str
     start: int
     count: int
+    sum: int = 0
 
 
 _decode = msgspec.json.Decoder(_Counted).decode
@@ -33,6 +34,12 @@ def result_of(value: bytes | None) -> tuple[Window, int]:
     """A result from the bytes of its record: its window, and its count. msgspec.MsgspecError: it is none."""
     found = _decode(value or b"")
     return (found.key, found.start), found.count
+
+
+def sum_of(value: bytes | None) -> tuple[Window, int]:
+    """A result from the bytes of its record: its window, and the sum of what it counted. Only ``summed`` writes it."""
+    found = _decode(value or b"")
+    return (found.key, found.start), found.sum
 
 
 def make_topic(broker: str, name: str, partitions: int) -> None:

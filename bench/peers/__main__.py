@@ -34,7 +34,7 @@ from deploy.local.ending import stoppable
 from deploy.local.kafka import KafkaBroker
 from examples.demo.showing import say
 
-__all__ = ["main"]
+__all__ = ["chosen", "main"]
 
 _SOURCE: Final = "hits"
 
@@ -56,7 +56,11 @@ def main() -> int:
     parser.add_argument("--place", type=Path, help="where data and logs stay; else they go")
     options = parser.parse_args()
     try:
-        return uvloop.run(stoppable(_measured(options)))
+        peers = chosen(options.only, _peers(options))
+    except ValueError as error:
+        parser.error(str(error))
+    try:
+        return uvloop.run(stoppable(_measured(options, peers)))
     except (KeyboardInterrupt, asyncio.CancelledError):
         print("interrupted: everything is stopped", file=sys.stderr)
         return 130
@@ -64,21 +68,33 @@ def main() -> int:
 
 def _peers(options: argparse.Namespace) -> list[Peer]:
     more = dict(one.split("=", 1) for one in options.flink)
-    all_of_them: list[Peer] = [
+    return [
         DevServer(),
         Cluster(),
         Bytewax(),
         Flink("flink-table", "flink_table.py", more),
         Flink("flink-datastream", "flink_datastream.py", more),
     ]
-    return [one for one in all_of_them if one.name.startswith(tuple(options.only.split(",")))]
 
 
-async def _measured(options: argparse.Namespace) -> int:
+def chosen(only: str, peers: Sequence[Peer]) -> list[Peer]:
+    """The systems whose names begin with one of these, which have commas between them. An empty text chooses all.
+
+    Raises:
+        ValueError: No system has such a name.
+    """
+    beginnings = [one.strip() for one in only.split(",")]
+    for one in beginnings:
+        if not any(peer.name.startswith(one) for peer in peers):
+            raise ValueError(f"--only {one}: there is no such system, but {', '.join(peer.name for peer in peers)}")
+    return [peer for peer in peers if peer.name.startswith(tuple(beginnings))]
+
+
+async def _measured(options: argparse.Namespace, peers: Sequence[Peer]) -> int:
     hits = Hits(options.records, options.keys, per_second=1_000, window_ms=10_000)
     build = choose(options.pure)
     jars.install(jars.KAFKA)
-    measured = {peer.name: (peer, _installed(peer)) for peer in _peers(options)}
+    measured = {peer.name: (peer, _installed(peer)) for peer in peers}
     place = options.place or Path(tempfile.mkdtemp(prefix="millwheel-peers-"))
     machine = Machine()
     machine.look()

@@ -192,8 +192,11 @@ class Bytewax:
             environment,
         )
         partitions.start()
-        if await asyncio.to_thread(partitions.wait, 60.0) != 0:
-            raise RuntimeError(f"its recovery store cannot be made: {partitions.last_lines()}")
+        try:
+            if await asyncio.to_thread(partitions.wait, 60.0) != 0:
+                raise RuntimeError(f"its recovery store cannot be made: {partitions.last_lines()}")
+        finally:
+            partitions.kill()
         addresses = [f"127.0.0.1:{port}" for port in free_ports(job.processes)]
         processes = [
             ChildProcess(_bytewax(job, recovery, number, addresses), place / f"bytewax-{number}.log", environment)

@@ -42,6 +42,8 @@ _MAX_KEYS: Final = 10_000
 """So many keys are kept with a hash of their bodies: some megabytes."""
 _RETRY_SECONDS: Final = 1
 _FIVE_SECONDS: Final = seconds(5)
+_AWAY_SECONDS: Final = 5.0
+"""A change of owners takes less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,9 @@ class HttpGateway:
         """By request whose records are not accepted yet: its key, and the hash of its body."""
         self._last_request = wall_now()
         self._idle = False
+        self._away_since: float | None = None
+        """Since when no consumer of the stream can be reached, by the loop's clock. The wall clock may be set."""
+        self._away = False
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -102,8 +107,13 @@ class HttpGateway:
 
     @property
     def works(self) -> bool:
-        """Whether the injector works, so that requests can be taken."""
+        """Whether the injector works. If not, the gateway ends."""
         return not self._failed.done()
+
+    @property
+    def away(self) -> bool:
+        """Whether no request can be answered now, for five seconds or more. The log says why."""
+        return self._away
 
     async def take(self, body: bytes, form: BodyForm, given: GivenHeaders) -> int:
         """Take the records of a request. Returns their number, once each of them has taken effect.
@@ -263,12 +273,26 @@ class HttpGateway:
             InjectorError: The injector has stopped.
         """
         while not self._failed.done():
+            self._look()
             try:
                 await self._promise()
             except InjectorError as error:
                 self._note(error)
             await asyncio.wait([self._failed], timeout=_PROMISE_SECONDS)
         self._failed.result()
+
+    def _look(self) -> None:
+        """See whether the consumers of the stream can be reached. They cannot for a moment while owners change."""
+        why, now = self._injector.unreachable, asyncio.get_running_loop().time()
+        if not why:
+            if self._away:
+                log.warning("the gateway of stream %s takes requests again", self.stream)
+            self._away, self._away_since = False, None
+        elif self._away_since is None:
+            self._away_since = now
+        elif not self._away and now - self._away_since >= _AWAY_SECONDS:
+            log.warning("the gateway of stream %s cannot take requests: %s", self.stream, why)
+            self._away = True
 
     async def _promise(self) -> None:
         now, settings = wall_now(), self._settings

@@ -330,8 +330,11 @@ class _Site:
 
     async def ready(self, request: web.Request) -> web.Response:
         """Whether requests can be taken, for a load balancer."""
-        works = self._gateway.works
-        return web.json_response({"status": "ok" if works else "stopped"}, status=200 if works else 503)
+        if not self._gateway.works:
+            return web.json_response({"status": "stopped"}, status=503)
+        if self._gateway.away:  # any caller may ask, so the answer names no topology and no address
+            return web.json_response({"status": "away"}, status=503)
+        return web.json_response({"status": "ok"})
 
     async def elsewhere(self, request: web.Request) -> web.Response:
         """Refuse any other request."""

@@ -31,6 +31,7 @@ from millwheel.master.trouble import (
     stall_problems,
     write_problems,
 )
+from millwheel.master.unfed import unfed_problems
 from millwheel.master.views import names_of
 from millwheel.model.catalog import ACTIVE_STATES, Catalog, incarnations_of
 from millwheel.rpc.clock import wall_now
@@ -138,6 +139,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         details = [
             *cluster_problems(response, bool(known.topologies), backlogs),
             *_under("MillwheelInjectorSilent", silences),
+            *unfed_problems(known, wall_now()),
             *self._troubles(known, response),
             *_under("MillwheelCertificateEnds", self._replica.certificate_problems()),
             *damage_problems(known, self._replica.book, names),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from operator import ne
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 from msgspec.structs import asdict
@@ -33,9 +33,11 @@ def several(aggregators: Mapping[str, Aggregator[Any, Any]]) -> Aggregator[Any, 
         UsageError: One of them is no aggregator.
     """
     one = combined(aggregators)
+    typed_dict: Any = TypedDict  # the names are known when the program runs
     by_name: Aggregator[Any, dict[str, Any]] = replace(
         one,
         result=lambda kept: asdict(one.result(kept)),
+        result_type=typed_dict("Row", {name: result_type_of(each) for name, each in aggregators.items()}),
         specialise=lambda record_type: several({name: each.bind(record_type) for name, each in aggregators.items()}),
     )
     return adding("", by_name, one._fold)

@@ -9,9 +9,8 @@ from typing import Annotated, Any, cast
 import typer
 
 from millwheel.cli.asking import Yes, confirm
-from millwheel.cli.completing import complete_topologies
 from millwheel.cli.loading import load
-from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Place, SignKey, Timeout
+from millwheel.cli.options import DEFAULT_ADDRESS, Address, AnyTopology, Output, Place, SignKey, Timeout
 from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
 from millwheel.cli.reaching import ask
 from millwheel.cli.records import summarize_topology
@@ -49,12 +48,7 @@ def _verbs() -> None:
 
 @app.command("list")
 def list_computations(
-    topology: Annotated[
-        str,
-        typer.Argument(
-            metavar="TOPOLOGY", help="Default: those of all topologies.", autocompletion=complete_topologies
-        ),
-    ] = "",
+    topology: AnyTopology = "",
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE_SECONDS,

@@ -1,38 +1,131 @@
-"""``millwheel connectors``: the connectors that installed packages announce."""
+"""``millwheel connectors``: those that can be imported here, and those of running topologies."""
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
-from typing import Final
+from collections.abc import Iterator
+from importlib.metadata import entry_points, version
+from importlib.util import find_spec
+from typing import Any, Final, NamedTuple
 
 import typer
 
+from millwheel.cli.connector_rows import show
 from millwheel.cli.options import Output
-from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
+from millwheel.cli.output import OutputFormat, print_plain, print_table
 
-__all__ = ["GROUP", "app"]
+__all__ = ["BUILT_IN", "GROUP", "BuiltIn", "app"]
 
 GROUP: Final = "millwheel.connectors"
 """The group of entry points by which a package announces its connectors."""
+_PACKAGE: Final = "openmillwheel"
 
-app = typer.Typer(help="Connectors: sources and sinks that are installed.", no_args_is_help=True, add_completion=False)
+
+class BuiltIn(NamedTuple):
+    """A connector of the library.
+
+    Attributes:
+        name: As a program writes it behind ``connectors.``
+        kind: Whether it is a source or a sink.
+        extra: The extra of the package that it needs. Empty: it needs none.
+        only_for: What needs the extra, if the rest does not.
+    """
+
+    name: str
+    kind: str
+    extra: str = ""
+    only_for: str = ""
 
 
-@app.callback()
-def _verbs() -> None:
-    """Connectors: sources and sinks that are installed."""
+BUILT_IN: Final = (
+    BuiltIn("cassandra.sink", "sink"),
+    BuiltIn("database", "sink"),
+    BuiltIn("kafka.sink", "sink", "kafka"),
+    BuiltIn("kafka.source", "source", "kafka"),
+    BuiltIn("mqtt.sink", "sink", "mqtt"),
+    BuiltIn("mqtt.source", "source", "mqtt"),
+    BuiltIn("postgres.changes", "source", "postgres"),
+    BuiltIn("read_files", "source", "arrow", "Parquet"),
+    BuiltIn("read_log", "source"),
+    BuiltIn("redis.command", "sink", "redis"),
+    BuiltIn("redis.sink", "sink", "redis"),
+    BuiltIn("redis.source", "source", "redis"),
+    BuiltIn("redis.values", "sink", "redis"),
+    BuiltIn("webhook", "sink"),
+    BuiltIn("write_delta", "sink", "delta"),
+    BuiltIn("write_files", "sink", "arrow", "Parquet"),
+)
+_MODULES: Final = {
+    "arrow": ("pyarrow",),
+    "delta": ("deltalake", "pyarrow"),
+    "kafka": ("confluent_kafka",),
+    "mqtt": ("paho",),
+    "postgres": ("psycopg",),
+    "redis": ("redis",),
+}
+"""By extra: the modules that it installs. They are looked for, and not imported."""
+
+app = typer.Typer(
+    help="Connectors: sources and sinks that are installed, and those that run.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+app.command()(show)
 
 
 @app.command(name="list")
 def list_connectors(output: Output = OutputFormat.TABLE) -> None:
-    """List the connectors of installed packages, and what a program imports to use each of them."""
-    rows = sorted(
-        (one.name, one.dist.name if one.dist else "", one.dist.version if one.dist else "", one.value)
-        for one in entry_points(group=GROUP)
-    )
-    if output is OutputFormat.TABLE:
-        print_table(("name", "package", "version", "import"), rows, "no installed package announces a connector")
+    """List the connectors that are installed here, what a program imports, and the extra that each needs.
+
+    They are those of the library, and those that installed packages announce. The workers need the same packages.
+    """
+    rows = [*_built_in(), *_announced()]
+    if output is not OutputFormat.TABLE:
+        print_plain(rows, output)
         return
-    fields = ("name", "package", "version", "import")
-    found: list[Plain] = [dict(zip(fields, row, strict=True)) for row in rows]
-    print_plain(found, output)
+    shown = [
+        (one["name"], one["kind"] or "", one["package"], one["version"], one["import"], _needs(one)) for one in rows
+    ]
+    print_table(("name", "kind", "package", "version", "import", "needs"), shown)
+
+
+def _built_in() -> Iterator[dict[str, Any]]:
+    for one in BUILT_IN:
+        module, _, function = one.name.rpartition(".")
+        place = f"millwheel.connectors.{module}" if module else "millwheel.connectors"
+        yield {
+            "name": one.name,
+            "kind": one.kind,
+            "package": _PACKAGE,
+            "version": version(_PACKAGE),
+            "import": f"{place}:{function}",
+            "extra": one.extra or None,
+            "only_for": one.only_for or None,
+            "installed": all(find_spec(name) is not None for name in _MODULES.get(one.extra, ())),
+        }
+
+
+def _announced() -> list[dict[str, Any]]:
+    found = [
+        {
+            "name": one.name,
+            "kind": None,
+            "package": one.dist.name if one.dist else "",
+            "version": one.dist.version if one.dist else "",
+            "import": one.value,
+            "extra": None,
+            "only_for": None,
+            "installed": True,
+        }
+        for one in entry_points(group=GROUP)
+    ]
+    return sorted(found, key=lambda one: (one["name"], one["package"]))
+
+
+def _needs(one: dict[str, Any]) -> str:
+    """Return the cell about the extra: what to install if it is missing."""
+    if not one["extra"]:
+        return ""
+    purpose = f" for {one['only_for']}" if one["only_for"] else ""
+    if one["installed"]:
+        return f"{one['extra']}{purpose}: installed"
+    return f"{one['extra']}{purpose}: install {_PACKAGE}[{one['extra']}]"

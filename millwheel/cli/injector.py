@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -14,8 +14,10 @@ from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
 from millwheel.cli.reaching import ask
 from millwheel.cli.times import time_or_now
 from millwheel.client.control import ControlClient
+from millwheel.client.holds.watermark import open_authority, read_watermark
 from millwheel.client.injector import Injector
-from millwheel.model.time import Duration, Timestamp, format_duration, format_timestamp
+from millwheel.model.incarnation import injector_group
+from millwheel.model.time import MAX_TIMESTAMP, Duration, Timestamp, format_duration, format_timestamp
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -23,6 +25,9 @@ from millwheel.rpc.v1 import injection_pb2 as injection
 from millwheel.sdk.errors import did_you_mean
 
 __all__ = ["app", "last_report"]
+
+_NO_PROCESS: Final = "none"
+"""The process that a stream gets which ends without any: a low watermark is the minimum over processes."""
 
 app = typer.Typer(
     help="Injectors: the processes that send records into streams.", no_args_is_help=True, add_completion=False
@@ -121,10 +126,10 @@ def advance(
 
     The process is idle afterwards, and may go on later under the same name. The stream does not end. Records that are
     older than the promise are late from now on. A running process of this name ends, because this command takes its
-    place.
+    place. For a stream that no process has fed yet, name the process that will feed it.
     """
     promise = time_or_now(to, "--to")
-    asyncio.run(_unfinished_others(stream, process, address))
+    asyncio.run(_unfinished_others(stream, process, address, may_be_first=True))
     if not yes:
         confirm(
             f"Promise for injector process {process} of stream {stream} that its records are no older than "
@@ -149,40 +154,116 @@ def advance(
 @app.command()
 def finish(
     stream: Annotated[str, typer.Argument(help="The stream that it feeds.", autocompletion=complete_streams)],
-    process: Annotated[str, typer.Argument(help="The process's name.")],
+    process: Annotated[str, typer.Argument(help="The process's name. Or give --all.")] = "",
+    everything: Annotated[
+        bool,
+        typer.Option("--all", help="The stream itself: each process of it, also if it never had one."),
+    ] = False,
     yes: Yes = False,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
 ) -> None:
-    """Declare that an injector process sends nothing more, for good: no low watermark waits for it any longer."""
+    """Declare that an injector process sends nothing more, for good: no low watermark waits for it any longer.
+
+    With --all, the whole stream ends: no process can send into it later, and no low watermark waits for it.
+    """
+    if bool(process) == everything:
+        raise typer.BadParameter("give the name of one process, or --all", param_hint="PROCESS")
+    if everything:
+        _finish_stream(stream, yes, output, address)
+        return
     others = asyncio.run(_unfinished_others(stream, process, address))
     if not yes:
         last = "" if others else "It is the last process of the stream, so the stream takes no more records. "
         confirm(f"{last}End injector process {process} of stream {stream}, for good?")
 
-    async def work() -> None:
-        async with Injector(stream, address=address, process=process) as injector:
-            await injector.finish()
-
-    asyncio.run(work())
+    asyncio.run(_finish(stream, process, address))
     if output is not OutputFormat.TABLE:
         print_plain({"stream": stream, "process": process, "state": "finished"}, output)
         return
     print(f"injector process {process} of stream {stream} has finished")
 
 
-async def _unfinished_others(stream: str, process: str, address: str) -> set[str]:
+def _finish_stream(stream: str, yes: bool, output: OutputFormat, address: str) -> None:
+    """End each process of a stream. One that has none gets a process that finishes at once."""
+    unfinished = asyncio.run(_unfinished(stream, address))
+    if not yes:
+        running = ", ".join(sorted(unfinished))
+        whom = f"This ends the injector processes {running}. " if running else ""
+        confirm(f"{whom}End stream {stream}, for good? No process can send into it later.")
+
+    async def work() -> None:
+        for name in sorted(await _unfinished(stream, address)):
+            await _finish_if_open(stream, name, address)
+        if not await _has_ended(stream, address) and not await _unfinished(stream, address):
+            await _finish_if_open(stream, _NO_PROCESS, address)
+        if not await _has_ended(stream, address):
+            left = ", ".join(sorted(await _unfinished(stream, address)))
+            raise RequestError(
+                FailureCode.UNAVAILABLE,
+                f"stream {stream!r} has not ended{f': it waits for injector process {left}' if left else ''}",
+                "stop what starts such processes, and run the command again",
+            )
+
+    asyncio.run(work())
+    if output is not OutputFormat.TABLE:
+        print_plain({"stream": stream, "process": None, "state": "finished"}, output)
+        return
+    print(f"stream {stream} has finished: it takes no more records")
+
+
+async def _finish(stream: str, process: str, address: str) -> None:
+    async with Injector(stream, address=address, process=process) as injector:
+        await injector.finish()
+
+
+async def _finish_if_open(stream: str, process: str, address: str) -> None:
+    """Finish a process, unless it has finished meanwhile."""
+    try:
+        await _finish(stream, process, address)
+    except RequestError as error:
+        if error.reason != "INJECTOR_FINISHED":
+            raise
+
+
+async def _has_ended(stream: str, address: str) -> bool:
+    """Return whether the stream's low watermark is plus infinity: the master then opens no process of it (G7).
+
+    The catalog does not say so. The authority may have forgotten a finished process, after an update of the expected
+    ones; and the low watermark is unknown without any.
+    """
+    async with ControlClient(address) as client:
+        group = injector_group((await client.routing(stream)).stream.name)
+        async with await open_authority(client, DEFAULT_DEADLINE_SECONDS) as authority:
+            return (await read_watermark(authority, group)).value == MAX_TIMESTAMP
+
+
+async def _unfinished(stream: str, address: str) -> set[str]:
+    """Return the processes that must finish before the stream ends: expected ones, or those that announced themselves.
+
+    It may be empty for a stream that has not ended, such as one that never had any process.
+    """
+    announced, expected = await _processes(stream, address)
+    members = expected or {one.process for one in announced}
+    return members - {one.process for one in announced if one.finished or one.retired}
+
+
+async def _processes(stream: str, address: str) -> tuple[list[injection.InjectorStatus], set[str]]:
+    """Return the processes that have announced themselves, and the names of those that the stream expects."""
+    async with ControlClient(address) as client:
+        return await client.list_injectors(stream), set((await client.routing(stream)).stream.expected_injectors)
+
+
+async def _unfinished_others(stream: str, process: str, address: str, *, may_be_first: bool = False) -> set[str]:
     """Return the other processes of the stream that have not finished: announced and expected ones.
 
     Raises:
         RequestError: The process has not announced itself, and is not expected (NOT_FOUND). Without this check,
-            finishing an unknown process would create it.
+            finishing an unknown process would create it. ``may_be_first`` allows it while the stream has none.
     """
-    async with ControlClient(address) as client:
-        announced = await client.list_injectors(stream)
-        known = {one.process for one in announced}
-        known.update((await client.routing(stream)).stream.expected_injectors)
-    if process not in known:
+    announced, expected = await _processes(stream, address)
+    known = {one.process for one in announced} | expected
+    if process not in known and not (may_be_first and not known):
         raise RequestError(
             FailureCode.NOT_FOUND,
             f"stream {stream!r} has no injector process {process!r}{did_you_mean(process, sorted(known))}",

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from millwheel.cli.completing import complete_computations, complete_streams
+from millwheel.cli.completing import complete_computations, complete_streams, complete_topologies
 from millwheel.cli.output import OutputFormat
 from millwheel.client.control import DEFAULT_ADDRESS
 
@@ -15,6 +15,7 @@ __all__ = [
     "DEFAULT_ADDRESS",
     "DEFAULT_PATIENCE_SECONDS",
     "Address",
+    "AnyTopology",
     "Output",
     "Patience",
     "Place",
@@ -33,6 +34,11 @@ Stream = Annotated[
 Place = Annotated[
     str,
     typer.Argument(metavar="TOPOLOGY/COMPUTATION", help="The computation.", autocompletion=complete_computations),
+]
+
+AnyTopology = Annotated[
+    str,
+    typer.Argument(metavar="TOPOLOGY", help="Default: those of all topologies.", autocompletion=complete_topologies),
 ]
 
 _CONNECTION: Final = "Connection"

@@ -12,6 +12,7 @@ from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
 from millwheel.cli.reaching import ask
 from millwheel.client.control import ControlClient
+from millwheel.model.connector_parts import inner_streams
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
@@ -25,6 +26,9 @@ def list_streams(
             metavar="TOPOLOGY", help="Default: the streams of all topologies.", autocompletion=complete_topologies
         ),
     ] = "",
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also the streams within sources and sinks, such as sales.splits.")
+    ] = False,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
@@ -36,7 +40,8 @@ def list_streams(
         if topology and topology not in [one.spec.name for one in records]:
             await client.get_topology(topology)  # says that there is none
         logs = {one.stream for one in await client.list_intervals("", "") if one.stream}
-        return [one for one in _streams_of(records, logs) if topology in ("", one["topology"])]
+        found = _streams_of(records, logs)
+        return [one for one in found if topology in ("", one["topology"]) and (everything or not one["inner"])]
 
     rows = cast("list[dict[str, Any]]", ask(work, address, timeout))
     if output is not OutputFormat.TABLE:
@@ -62,8 +67,10 @@ def _streams_of(records: Sequence[catalog.TopologyRecord], logs: Collection[str]
                 if stream.name in [edge.stream for edge in spec.inputs]
             ],
             "log": stream.name in logs,
+            "inner": stream.name in inner,
         }
         for record in records
+        for inner in [inner_streams(record.spec)]
         for stream in record.spec.streams
         if not stream.external
     ]

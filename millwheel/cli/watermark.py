@@ -21,6 +21,7 @@ from millwheel.client.holds.watermark import GroupWatermark, held_by, open_autho
 from millwheel.client.percentiles import PercentileWatermark, basis_points, read_percentile
 from millwheel.client.places import incarnation_of, split_place
 from millwheel.model.catalog import LIVE_STATES
+from millwheel.model.connector_parts import PART_NAMES, connector_parts
 from millwheel.model.incarnation import injector_group
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, format_duration, format_timestamp, seconds
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
@@ -63,7 +64,7 @@ def show(
     columns = ["topology", "kind", "name", "low_watermark", "lag", "held_by"]
     if percentile is not None:
         columns.insert(5, "percentile_watermark")
-    shown = [{**row, "lag": _shown_lag(row["lag_seconds"])} for row in rows]
+    shown = [{**row, "kind": row["connector"] or row["kind"], "lag": _shown_lag(row["lag_seconds"])} for row in rows]
     print_table(
         [column.replace("_", " ") for column in columns],
         [[row[column] for column in columns] for row in shown],
@@ -82,8 +83,8 @@ async def _show(topology: str, percentile: float | None, address: str, timeout: 
     async with await open_authority(client, timeout) as authority:
         members = [(record.spec.name, *member) for record in records for member in _members(record)]
         rows = [
-            _row(topology_name, kind, name, await read_watermark(authority, group), names)
-            for topology_name, kind, name, group in members
+            _row(topology_name, kind, part, name, await read_watermark(authority, group), names)
+            for topology_name, kind, part, name, group in members
         ]
         if percentile is not None:
             # The reads run concurrently, so the timeouts of members that do not publish their pending work overlap.
@@ -93,19 +94,22 @@ async def _show(topology: str, percentile: float | None, address: str, timeout: 
         return rows
 
 
-def _members(record: catalog.TopologyRecord) -> Iterable[tuple[str, str, str]]:
-    """Yield the sources, then the computations, as (kind, name, group)."""
+def _members(record: catalog.TopologyRecord) -> Iterable[tuple[str, str, str, str]]:
+    """Yield the sources, then the computations, as (kind, part of a source or sink, name, group)."""
+    parts = connector_parts(record.spec)
     for stream in record.spec.streams:
         if stream.injected:
-            yield "source", stream.name, injector_group(stream.name)
+            yield "source", "", stream.name, injector_group(stream.name)
     for computation in record.spec.computations:
-        yield "computation", computation.name, record.incarnations[computation.name]
+        part = PART_NAMES[parts[computation.name]] if computation.name in parts else ""
+        yield "computation", part, computation.name, record.incarnations[computation.name]
 
 
-def _row(topology: str, kind: str, name: str, found: GroupWatermark, names: GroupNames) -> dict[str, Any]:
+def _row(topology: str, kind: str, part: str, name: str, found: GroupWatermark, names: GroupNames) -> dict[str, Any]:
     return {
         "topology": topology,
         "kind": kind,
+        "connector": part or None,
         "name": name,
         "low_watermark": format_timestamp(Timestamp(found.value)),
         "low_watermark_us": found.value,

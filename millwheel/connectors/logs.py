@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
@@ -89,6 +88,7 @@ def read_log(
 
     Raises:
         UsageError: An argument cannot be used.
+        UnsupportedTypeError: The type cannot be decoded.
     """
     owner, slash, name = stream.partition("/")
     if not (owner and slash and name):
@@ -98,13 +98,16 @@ def read_log(
         offset = begins.get(stream)
         if begins.keys() != {stream} or not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
             raise UsageError(f"start= has an offset for the stream, as in {{{stream!r}: 4711}}, not {start!r:.80}")
-    return _LogSource(stream, record_type, address, begins, skip_removed)
+    decode = codec_for(record_type, f"stream {stream!r}").decode
+    return _LogSource(stream, decode, address, begins, skip_removed)
 
 
 @dataclass(frozen=True)
 class _LogSource(Source[T, LogPosition], Generic[T]):
+    _times_are_checked: ClassVar[bool] = True
+    """A cluster has taken these records. A result has the time at which its window ends, in a year or in ten."""
     stream: str
-    record_type: Any
+    decode: Callable[[bytes], T]
     address: str
     start: str | Timestamp | dict[str, int]
     skip_removed: bool
@@ -112,18 +115,31 @@ class _LogSource(Source[T, LogPosition], Generic[T]):
     def identity(self) -> str:
         return f"log of stream {self.stream}"
 
-    @cached_property
-    def decode(self) -> Any:
-        """The function that makes a value of its bytes."""
-        return codec_for(self.record_type, f"stream {self.stream!r}").decode
-
     async def splits(self) -> Splits:
         return Splits([self.stream], final=True)
 
     async def open_reader(self, split: str, position: LogPosition | None) -> SplitReader[T, LogPosition]:
+        if position is None and not isinstance(self.start, str) and not self.skip_removed:
+            await self._find_log()
         reader = _LogReader(self, await self._follow(position), position)
         await reader.begin()
         return reader
+
+    async def _find_log(self) -> None:
+        """Raise an error if the stream has no log. A tail would make one, with nothing from before and other offsets.
+
+        It must not be made here: the next attempt would find it, and begin now without a word.
+        """
+        from millwheel.client.control import ControlClient
+
+        async with ControlClient(self.address, patience=_PATIENCE) as client:
+            routing = await client.routing(self.stream)
+        if not any(consumer.log for consumer in routing.consumers):
+            raise LogError(
+                f"stream {self.stream!r} has no log, so nothing of what start= names is kept: what only computations "
+                "read has a log from its first reader on. start='latest' in an update makes one, and begins with what "
+                "comes"
+            )
 
     async def _follow(self, position: LogPosition | None) -> Subscription:
         """A tail of the log, which does not read yet."""
@@ -159,6 +175,8 @@ class _LogReader(SplitReader[T, LogPosition]):
         self._tail = tail
         self._at = position
         self._coming: asyncio.Future[Batch] | None = None
+        self._rest: Batch | None = None
+        """What the read before had no room for."""
 
     async def begin(self) -> None:
         """Find the log."""
@@ -186,11 +204,14 @@ class _LogReader(SplitReader[T, LogPosition]):
         read: Read[T, LogPosition] = Read([], self._at, MIN_TIMESTAMP, behind=self._behind(self._at))
         # Of batches without records, the newest counts: they may come faster than reads.
         while not (read.records or read.ended) and (batch := await self._batch(end - loop.time())) is not None:
-            read = self._take(self._at, batch)
+            read = self._take(self._at, self._part(batch))
         return read
 
     async def _batch(self, seconds: float) -> Batch | None:
         """The next batch, if it comes so soon. Otherwise it is the first one of the next read."""
+        if self._rest is not None:
+            rest, self._rest = self._rest, None
+            return rest
         if self._coming is None:
             self._coming = asyncio.ensure_future(self._next())
             self._coming.add_done_callback(_look_at)
@@ -210,6 +231,20 @@ class _LogReader(SplitReader[T, LogPosition]):
     async def _next(self) -> Batch:
         return await anext(self._tail)
 
+    def _part(self, batch: Batch) -> Batch:
+        """As much of a batch as a read may have. The rest is for the next one.
+
+        A part has no low watermark: that of the batch is behind the rest, which would be late.
+        """
+        most = self.most_records
+        if len(batch) <= most:
+            return batch
+        values, times, middle = batch.values, batch.timestamps, batch.first_offset + most
+        self._rest = replace(batch, first_offset=middle, values=values[most:], timestamps=times[most:])
+        return replace(
+            batch, values=values[:most], timestamps=times[:most], next_offset=middle, watermark=int(MIN_TIMESTAMP)
+        )
+
     def _take(self, at: LogPosition, batch: Batch) -> Read[T, LogPosition]:
         """What a batch of the log has."""
         if batch.first_offset > at.offset:
@@ -217,8 +252,8 @@ class _LogReader(SplitReader[T, LogPosition]):
         found, since, passed = list(batch), at.since, at.passed
         if since is not None:
             wanted = next((index for index, (_, time, _) in enumerate(found) if time >= since), len(found))
-            if wanted == 0 and found and not passed and batch.first_offset > 0:
-                self._removed(f"what is as new as start=, {format_timestamp(Timestamp(since))},", batch.first_offset)
+            if wanted == 0 and found and not passed:
+                self._begins_at_once(Timestamp(since), batch.first_offset)
             since, passed = (since, passed or bool(found)) if wanted == len(found) else (None, False)
             found = found[wanted:]
         self._at = LogPosition(at.log, batch.next_offset, since, passed)
@@ -232,9 +267,21 @@ class _LogReader(SplitReader[T, LogPosition]):
 
     def _value(self, offset: int, value: bytes) -> T | BadRecord:
         try:
-            return self._source.decode(value)  # type: ignore[no-any-return]
+            return self._source.decode(value)
         except Exception as error:
             return BadRecord(self._source.stream, f"offset {offset}", error_message(error), value[:_MOST_RAW])
+
+    def _begins_at_once(self, since: Timestamp, oldest: int) -> None:
+        """The first record that is kept is as new as the beginning. So others of that time may be missing."""
+        time, kept = format_timestamp(since), self._tail.kept_since
+        if oldest > 0:
+            self._removed(f"what is as new as start=, {time},", oldest)
+        elif kept is not None:
+            log.warning(
+                "the log of stream %r was made at %s, and its first record is as new as start=, %s: it has nothing "
+                "that was produced before it was made",
+                self._source.stream, format_timestamp(Timestamp(kept)), time,
+            )  # fmt: skip
 
     def _removed(self, what: str, oldest: int) -> None:
         """Raise an error for records that are not kept, or log it if the source is to go on with those that are."""

@@ -29,6 +29,8 @@ class Timing(msgspec.Struct, frozen=True):
     """The most records that a split reads in a second, on average. None: there is no limit."""
     allowed_skew: int | None = None
     """How far a split may be ahead of the low watermark of all. None: there is no limit."""
+    any_timestamp: bool = False
+    """Whether a record may have any time. Otherwise one before 1980, or a year ahead of the clock, cannot be read."""
 
     def pause_after_nothing(self, since: int) -> int:
         """How long a split waits that has read nothing for ``since`` microseconds."""

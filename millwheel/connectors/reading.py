@@ -15,8 +15,17 @@ import msgspec
 
 from millwheel.connectors.handles import CALL_SECONDS, Handles
 from millwheel.connectors.pacing import Timing
-from millwheel.connectors.source import MOST_RECORDS, BadRecord, BadRecordError, Read, Source, SplitReader
+from millwheel.connectors.source import (
+    MOST_RECORDS,
+    BadRecord,
+    BadRecordError,
+    Read,
+    Source,
+    SplitReader,
+    UnlikelyTimeError,
+)
 from millwheel.model.time import LAST_TIMESTAMP, MIN_TIMESTAMP, TimeDomain, Timestamp, from_datetime
+from millwheel.model.units import NEWEST_USUAL_US, OLDEST_USUAL_US, describe_unlikely, is_likely, wrong_unit
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.error_texts import error_message
@@ -31,6 +40,10 @@ MOST_SPLITS: Final = 100_000
 """The most splits of a source. The names of all of them are one state."""
 MOST_BYTES: Final = 16 << 20
 """The most of one read (G13): the records as they are stored, and what they become for consumers of their stream."""
+_REMEDY: Final = (
+    "it is tried again by itself, and cannot be given up: see whether the source can be reached and has the split, or "
+    "mend its code; then `millwheel topology update`"
+)
 _READS_AT_ONCE: Final = 100
 _PAUSE_AFTER: Final = 100_000
 """A clock that stands still, as in a test, lets a split read so often. Then it must pass so many microseconds."""
@@ -75,6 +88,7 @@ class FindSplits(Computation[None, Found]):
     """Finds the splits of a source, and produces each of them once."""
 
     _begins_with = ""
+    _remedy = _REMEDY
 
     def __init__(self, source: Source[Any, Any], identity: str, output: str, timing: Timing) -> None:
         self._source = source
@@ -121,6 +135,7 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
     """Reads the splits of a source, each as a key."""
 
     _feeds = True
+    _remedy = _REMEDY
 
     def __init__(
         self,
@@ -196,8 +211,10 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         if len(read.records) > MOST_RECORDS:
             raise UsageError(f"a read has {len(read.records):,} records: return {MOST_RECORDS:,} at most")
         ctx._earliest = int(MIN_TIMESTAMP)  # records of a source may be late, as those of an injector
-        ctx._cause = asked  # times in another unit are found by comparison with it
+        # Times in another unit are found by comparison with the cause. With 0, none is looked for.
+        ctx._cause = 0 if self._takes_any_time() else asked
         newest = self._produce(ctx, state, read, asked)
+        ctx._cause = asked
         self._let_grow(ctx, len(read.records))
         watermark = newest if read.watermark is None else max(state.watermark, read.watermark)
         state.position, state.behind, state.ended = read.position, read.behind, read.ended
@@ -219,6 +236,7 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
     def _produce(self, ctx: Context[SplitState[P]], state: SplitState[P], read: Read[Any, P], asked: Timestamp) -> int:
         """Produce the records. Returns the watermark that follows from their times."""
         newest, at_of = state.watermark, self._timestamp
+        known = self._known_time(ctx, asked)
         for index, (value, stated) in enumerate(read.records):
             if ctx._produced > MOST_BYTES:
                 raise self._too_many_bytes(ctx, index, len(read.records))
@@ -228,21 +246,43 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
             before = ctx._produced
             try:
                 at = stated if at_of is None else _timestamp(at_of(value))
-                at = asked if at is None else at
+                if at is None:
+                    at = asked
+                elif known and type(at) is int and not is_likely(at, known):  # produce refuses other types
+                    _refuse_unlikely(at, asked)
                 ctx.produce(self._output, value, timestamp=at)
             except Exception as error:
                 # What other topologies make of the record is no matter of the source. And a clock's unit is one of all.
                 if ctx._produced != before or isinstance(error, UsageError | KeyExtractionError):
                     raise
-                if self._bad is None and not isinstance(error, TooLargeError):
+                if self._bad is None and not isinstance(error, TooLargeError | UnlikelyTimeError):
                     raise
-                place = f"record {state.records + index + 1} since the beginning"
-                text = error.fault if isinstance(error, TooLargeError) else error_message(error)
+                number = state.records + index + 1
+                place = f"record {number} since the beginning" if read.places is None else read.places(index)
+                if isinstance(error, UnlikelyTimeError):
+                    text = str(error)
+                else:
+                    text = error.fault if isinstance(error, TooLargeError) else error_message(error)
                 raw = repr(value)[:_MOST_RAW].encode(errors="replace")
                 self._produce_bad(ctx, BadRecord(ctx.key, place, text, raw))
                 continue
             newest = max(newest, at - self._timing.out_of_order)
         return newest
+
+    def _takes_any_time(self) -> bool:
+        """Whether records may have any time: the option allows it, or their times were checked before."""
+        return self._timing.any_timestamp or (self._source._times_are_checked and self._timestamp is None)
+
+    def _known_time(self, ctx: Context[SplitState[P]], asked: Timestamp) -> int:
+        """The time that records may be a year ahead of. 0: they may have any.
+
+        The clock of a worker may be years behind. Then what the split had already says more, since bad records are
+        never read again. A clock before 1980 says nothing.
+        """
+        scope, known = ctx._scope, max(asked, ctx.state.watermark)
+        if scope.any_timestamp or self._takes_any_time() or known < OLDEST_USUAL_US:
+            return 0
+        return known if scope.real_clock else max(known, NEWEST_USUAL_US)
 
     def _too_many_bytes(self, ctx: Context[SplitState[P]], fit: int, count: int) -> UsageError:
         """The error of a read whose first ``fit`` records of ``count`` have too many bytes. The next read has fewer.
@@ -288,6 +328,12 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
                 "a split has nothing more for now"
             )
         return after is not None and state.behind == 0 and now - state.read_at >= after
+
+
+def _refuse_unlikely(at: Timestamp, now: int) -> None:
+    """Raise UnlikelyTimeError. A time in another unit is left to ``produce``: all records have that."""
+    if not wrong_unit(at, now):
+        raise UnlikelyTimeError(f"{describe_unlikely(at)}; if that is meant, give source(..., any_timestamp=True)")
 
 
 def _timestamp(given: Timestamp | datetime) -> Timestamp:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
@@ -61,6 +61,10 @@ class BadRecordError(MillwheelError):
         )
 
 
+class UnlikelyTimeError(MillwheelError):
+    """The time of a record is before 1980, or more than a year ahead of the clock. Injectors refuse it, too."""
+
+
 @dataclass(frozen=True, slots=True)
 class Read(Generic[T, P]):
     """What one read of a split got: at most 10,000 records, of 16 MiB in all as they are stored.
@@ -75,6 +79,8 @@ class Read(Generic[T, P]):
         behind: How many records wait in the split after this read, as far as the source knows. For people. And 0 says
             that the split has nothing more for now: without it, ``idle_after`` has no effect.
         lost: How many records were lost since the read before, because nothing keeps them. For people.
+        places: Says where the record of an index is in its split, as :attr:`BadRecord.place` of the source does. It is
+            asked for a record whose time or type cannot be used. None: it is named by its number in the split.
     """
 
     records: Sequence[tuple[T | BadRecord, Timestamp | None]]
@@ -83,6 +89,7 @@ class Read(Generic[T, P]):
     ended: bool = False
     behind: int | None = None
     lost: int = 0
+    places: Callable[[int], str] | None = field(default=None, compare=False)
 
 
 class SplitReader(ABC, Generic[T, P]):
@@ -144,6 +151,9 @@ class Source(ABC, Generic[T, P]):
                 self.position += 2 * len(found)
                 return connectors.Read(found, self.position, ended=self.position >= self.source.upto, behind=0)
     """
+
+    _times_are_checked: ClassVar[bool] = False
+    """Whether the times of its records were checked where they came from. Then none is refused for its time."""
 
     def identity(self) -> str:
         """Say what the source reads. An update is refused if it changes this: the positions belong to it.

@@ -96,6 +96,11 @@ class MakeBatches(Computation[Any, Collected[K]], Generic[K]):
     it. The id depends on the batch alone, because a hook may run again.
     """
 
+    _remedy = (
+        "a sink leaves no record out: leave such ones out by a `filter` before `to`, and give the sink another name, "
+        "with which what waits for its batch under this one is dropped; then `millwheel topology update MODULE:ATTR`"
+    )
+
     def __init__(self, codec: ValueCodec, output: str, batch_type: Any, most: int, delay: int) -> None:
         self._codec = codec
         self._output = output
@@ -166,6 +171,11 @@ class WriteBatches(Computation[EncodedBatch[K], Written], Generic[K]):
     """
 
     _writes = True
+    _remedy = (
+        "it is tried again by itself, and nothing is lost meanwhile: see whether the other system can be reached; if "
+        "it refuses a record, let it take the record, or change the sink, and then `millwheel topology update "
+        "MODULE:ATTR`"
+    )
 
     def __init__(self, sink: Sink[Any], codec: ValueCodec, shards: int) -> None:
         self._sink = sink

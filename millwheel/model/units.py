@@ -11,12 +11,15 @@ from millwheel.model.time import Timestamp, format_timestamp
 
 __all__ = [
     "ANY_TIMESTAMP_VARIABLE",
+    "MAX_AHEAD_US",
     "NEWEST_USUAL_US",
     "OLDEST_USUAL_US",
     "UNIT_NAMES",
     "UNIT_NANOSECONDS",
     "any_timestamp_default",
+    "describe_unlikely",
     "describe_wrong_unit",
+    "is_likely",
     "wrong_unit",
 ]
 
@@ -28,12 +31,26 @@ OLDEST_USUAL_US: Final = 315_532_800_000_000
 NEWEST_USUAL_US: Final = 7_258_118_400_000_000
 """2200-01-01T00:00:00Z, in microseconds."""
 
+MAX_AHEAD_US: Final = 366 * 86_400_000_000
+"""How far an injector or a source may be ahead of the clock: a year."""
+
 UNIT_NANOSECONDS: Final[Mapping[str, int]] = MappingProxyType(
     {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 )
 UNIT_NAMES: Final[Mapping[str, str]] = MappingProxyType(
     {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 )
+
+
+def is_likely(timestamp: int, now: int) -> bool:
+    """Whether a time (microseconds) is from 1980 or later, and at most a year after ``now``."""
+    return OLDEST_USUAL_US <= timestamp <= now + MAX_AHEAD_US
+
+
+def describe_unlikely(timestamp: int) -> str:
+    """A time that is not likely, in words: on which side it is."""
+    side = "before 1980" if timestamp < OLDEST_USUAL_US else "more than a year ahead"
+    return f"{format_timestamp(Timestamp(timestamp))} is {side}"
 
 
 def any_timestamp_default() -> bool:

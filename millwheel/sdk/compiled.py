@@ -80,6 +80,8 @@ class CompiledComputation:
     """Whether no hook begins before the commits of former ones are durable: see ``Computation._writes``."""
     windows: ColumnWindows | None = None
     """How windows are kept by columns. None: each pane is in the state of its key, or it has no windows."""
+    remedy: str = ""
+    """What helps if its hooks fail. Empty: what helps with all user code. See ``Computation._remedy``."""
     topology: str = ""
     """The name of the topology that it runs in. A fork has another one than the code says."""
 
@@ -148,6 +150,7 @@ def compile_computation(
         feeds=computation._feeds,
         writes=computation._writes,
         windows=_by_columns(computation, declared.options, readings),
+        remedy=computation._remedy,
         topology=topology.name,
     )
 

@@ -72,6 +72,9 @@ class Computation(ABC, Generic[In, State]):
     So only the last write of a key may come again after a crash. Steps of the library alone set it.
     """
 
+    _remedy: str = ""
+    """What helps if its hooks fail, in place of ``on_failure``, which it has not. Steps of the library alone set it."""
+
     def _by_columns(self) -> ColumnWindows | None:
         """How its windows are kept by columns. Steps of the library override it."""
         return None

@@ -124,6 +124,7 @@ class Scope:
         "of_all",
         "outputs",
         "produced_bytes",
+        "real_clock",
         "state_type",
         "topology",
         "watermark",
@@ -140,11 +141,15 @@ class Scope:
         state_type: str = "",
         topology: str = "",
         connector: ConnectorCounts | None = None,
+        *,
+        real_clock: bool = True,
     ) -> None:
         # The name of a state type that does not include None. Empty: None may be assigned like any other state.
         self.state_type = state_type
         # False: a timestamp that is probably in another unit makes the hook fail.
         self.any_timestamp = any_timestamp
+        # False: ``now`` is a test's, and says of no record that it is far ahead.
+        self.real_clock = real_clock
         self.computation = computation
         # The name under which the topology runs.
         self.topology = topology

@@ -40,6 +40,7 @@ def declare_source(
     find_every: Duration = _FIND_EVERY,
     bad: str | None = None,
     records_per_second: float | None = None,
+    any_timestamp: bool = False,
     allowed_skew: Duration | None = None,
 ) -> None:
     """Add the computations that read ``source`` into the stream ``name``. The options: see ``Topology.source``.
@@ -56,7 +57,10 @@ def declare_source(
         raise UsageError(
             f"{type(source).__name__}.identity() returns 1 to {_MOST_IDENTITY} characters, not {identity!r:.80}"
         )
-    timing = Timing(int(out_of_order), _micros(idle_after), int(find_every), records_per_second, _micros(allowed_skew))
+    skew = _micros(allowed_skew)
+    timing = Timing(
+        int(out_of_order), _micros(idle_after), int(find_every), records_per_second, skew, bool(any_timestamp)
+    )
     splits, called = f"{name}.splits", re.sub("[^a-z0-9]+", "-", name).strip("-")
     if len(called) > _MOST_NAME:
         raise UsageError(

@@ -55,6 +55,7 @@ class ReadOptions(StreamOptions, total=False):
     find_every: Duration
     bad: str | None
     records_per_second: float | None
+    any_timestamp: bool
     allowed_skew: Duration | None
 
 
@@ -125,6 +126,8 @@ class Topology(TopologyGraph):
           default, their split stops at them, and its error says what is wrong.
         - ``records_per_second``: the most records that each split reads in a second, on average: at least 1. So a
           backfill leaves something to others. By default, there is no limit.
+        - ``any_timestamp``: whether records may be before 1980, or more than a year ahead of the clock. By default,
+          such a record cannot be read.
         - ``allowed_skew``: how far a split may be ahead of the low watermark of all splits before it has to wait for
           the slower ones. So the states of windows stay bounded (8.4). Microseconds. By default, there is no limit.
 

@@ -65,8 +65,10 @@ class TopologyHarness:
         now: The first value of the virtual clock, in microseconds.
         settings: The bounds and delays of the interval cores.
         any_timestamp: Whether to accept every time. False rejects a time that is outside 1980 to 2200 in microseconds,
-            but inside that range in seconds, milliseconds or nanoseconds. None, the default, is False unless the
-            environment variable MILLWHEEL_ANY_TIMESTAMP is 1.
+            but inside that range in seconds, milliseconds or nanoseconds. A connector's record cannot be read if it is
+            before 1980, either, or more than a year after ``now``. None, the default, is True if the environment
+            variable MILLWHEEL_ANY_TIMESTAMP is 1. Otherwise it is False, except that records may be far ahead: ``now``
+            need not be the time of the test's records.
         fed: Streams that :meth:`send` feeds in place of their sources, which do not run.
         hook_timeout_seconds: The limit for an asynchronous hook, in seconds of real time. A hook that exceeds it is
             cancelled and fails with a HookTimeoutError. A hook that never awaits anything cannot be stopped.
@@ -91,6 +93,7 @@ class TopologyHarness:
         if not hook_timeout_seconds > 0:
             raise UsageError(f"hook_timeout_seconds is a number of seconds above 0, not {hook_timeout_seconds!r}")
         settings = settings or IntervalSettings(flush_interval=0, checkpoint_entries=20)
+        settings = replace(settings, real_clock=any_timestamp is False)
         if any_timestamp is not None:
             settings = replace(settings, any_timestamp=any_timestamp)
         self._any_timestamp = settings.any_timestamp

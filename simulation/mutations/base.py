@@ -3,6 +3,8 @@
 from __future__ import annotations
 import __future__
 
+import builtins
+import dis
 import inspect
 import textwrap
 from collections.abc import Callable
@@ -72,8 +74,8 @@ def rewrite(owner: Any, old: str, new: str) -> None:
         new: the text that replaces it.
 
     Raises:
-        ValueError: the source does not contain ``old`` exactly once. The product has changed, and the mutation must be
-            updated.
+        ValueError: the source does not contain ``old`` exactly once, or ``new`` uses a name that is not there. The
+            product has changed, and the mutation must be updated.
     """
     sources = {one: textwrap.dedent(inspect.getsource(one)) for one in _functions(owner)}
     times = sum(source.count(old) for source in sources.values())
@@ -83,9 +85,17 @@ def rewrite(owner: Any, old: str, new: str) -> None:
     flags = __future__.annotations.compiler_flag
     text = sources[found].replace(old, new)
     module = compile(text, f"<mutation of {found.__qualname__}>", "exec", flags, dont_inherit=True)
-    found.__code__ = next(
-        one for one in module.co_consts if isinstance(one, CodeType) and one.co_name == found.__code__.co_name
-    )
+    code = next(one for one in module.co_consts if isinstance(one, CodeType) and one.co_name == found.__code__.co_name)
+    if missing := _unknown_names(code, found) - _unknown_names(found.__code__, found):
+        raise ValueError(f"{found.__qualname__} has no {', '.join(sorted(missing))}, which is used in: {new}")
+    found.__code__ = code
+
+
+def _unknown_names(code: CodeType, function: FunctionType) -> set[str]:
+    """The names in the code that are neither local nor defined where the function is."""
+    used = {str(one.argval) for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    inner = [_unknown_names(one, function) for one in code.co_consts if isinstance(one, CodeType)]
+    return used.union(*inner) - function.__globals__.keys() - vars(builtins).keys()
 
 
 def _functions(owner: Any) -> set[FunctionType]:

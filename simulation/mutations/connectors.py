@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millwheel.connectors import databases, handles, reading, writing
+from millwheel.connectors import databases, handles, logs, reading, writing
 from millwheel.connectors import progress as shard_progress
 from millwheel.connectors.delta import sink as tables
 from millwheel.connectors.files import lines, sink, storage
@@ -426,5 +426,29 @@ rewriting(
     "max_commit_retries=5",
     seeds=0,
     test="tests/connectors/delta/test_buckets.py::test_of_two_that_make_a_table_one_does",
+    why=_WHY,
+)
+
+rewriting(
+    "parts-behind-their-rest",
+    "G7",
+    "a part of what a log has answered does not have the low watermark of all of it",
+    logs,
+    "watermark=int(MIN_TIMESTAMP)",
+    "watermark=batch.watermark",
+    seeds=0,
+    test="tests/system/test_replaying.py::test_a_part_of_a_batch_has_no_low_watermark",
+    why=_WHY,
+)
+
+rewriting(
+    "log-made-for-a-past-time",
+    "G1",
+    "a source that begins at a time or an offset makes no log, which would begin now",
+    logs,
+    "await self._find_log()",
+    "pass",
+    seeds=0,
+    test="tests/system/test_replaying.py::test_a_beginning_without_a_log_is_an_error",
     why=_WHY,
 )

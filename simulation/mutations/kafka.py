@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millwheel.connectors import progress as shard_progress
-from millwheel.connectors.kafka import beginnings, partitions, progress, writers
+from millwheel.connectors.kafka import beginnings, partitions, progress, protobuf, writers
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
@@ -105,5 +105,17 @@ rewriting(
     "except ZeroDivisionError:",
     seeds=0,
     test="tests/connectors/kafka/test_registry.py::test_a_registry_that_is_away_loses_nothing",
+    why=_WHY,
+)
+
+rewriting(
+    "kafka-protobuf-message-is-not-compared",
+    "G1",
+    "a record in Protobuf becomes a value only if its writer wrote this message",
+    protobuf,
+    "if found != place:",
+    "if place is None:",
+    seeds=0,
+    test="tests/connectors/kafka/test_protobuf.py::test_another_message_is_an_error",
     why=_WHY,
 )

@@ -10,6 +10,7 @@ __all__: list[str] = []
 _WHY = "simulated topologies have no connectors: the test shows it by itself, in seconds"
 _SOURCE = "tests/connectors/test_postgres_source.py::"
 _COPY = "tests/connectors/test_postgres_copy.py::"
+_TABLES = "tests/connectors/test_postgres_copied_tables.py::"
 _COPY_MODEL = "tests/connectors/test_postgres_copying.py::"
 _MODEL = "tests/connectors/test_pgoutput.py::"
 
@@ -142,6 +143,42 @@ rewriting(
     'connection.execute("SELECT 1")',
     seeds=0,
     test=f"{_COPY}test_a_table_that_is_being_rewritten_is_no_empty_one",
+    why=_WHY,
+)
+
+rewriting(
+    "copied-before-it-is-durable",
+    "G1",
+    "all that the snapshot of a copied row sees is durable",
+    tables,
+    "if not self._is_durable(until):",
+    "if False:",
+    seeds=0,
+    test=f"{_COPY}test_a_copied_row_outlives_a_crash",
+    why=_WHY,
+)
+
+rewriting(
+    "keys-compared-by-any-path",
+    "G1",
+    "keys are compared by the operators of their index",
+    tables,
+    "self._find_operators(shape.path)",
+    "None",
+    seeds=0,
+    test=f"{_TABLES}test_an_order_of_another_schema_is_that_of_the_key",
+    why=_WHY,
+)
+
+rewriting(
+    "unpublished-table-copied-whole",
+    "G1",
+    "a table that leaves the publication is copied no further",
+    tables,
+    "raise place.not_published(kind)",
+    'return tuple(self._fields), ""',
+    seeds=0,
+    test=f"{_TABLES}test_what_a_publication_no_longer_has_is_not_copied",
     why=_WHY,
 )
 

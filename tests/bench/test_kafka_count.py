@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 import msgspec
 import pytest
 
+import millwheel as mw
+from bench.kafka_count import program
 from bench.kafka_count.checking import Comparison, compare, longest_pause, steady_rate
 from bench.kafka_count.hits import EPOCH_MS, Hits
-from bench.kafka_count.topics import result_of
+from bench.kafka_count.topics import result_of, sum_of
+from millwheel.windows import Result
+from tests.faults import test_kafka_endurance as endurance
 
 HITS = Hits(records=5_000, keys=10, per_second=100, window_ms=1_000)
 A, B = ("a", 0), ("b", 0)
@@ -27,6 +32,14 @@ def naive(hits: Hits) -> Counter[tuple[str, int]]:
 def test_expected_counts_are_those_of_the_topic() -> None:
     assert HITS.counts() == naive(HITS)
     assert HITS.counts().total() == HITS.records
+
+
+def test_expected_sums_are_those_of_the_topic() -> None:
+    found: Counter[tuple[str, int]] = Counter()
+    for message in map(HITS.message, range(HITS.records)):
+        value = msgspec.json.decode(message.value)
+        found[value["key"], message.at // HITS.window_ms * HITS.window_ms] += value["number"]
+    assert HITS.sums() == found
 
 
 def test_each_record_follows_from_its_number_alone() -> None:
@@ -95,3 +108,37 @@ def test_a_result_is_read_from_its_record() -> None:
     assert result_of(b'{"key":"key-00001","start":1700000000000,"count":7}') == (("key-00001", 1_700_000_000_000), 7)
     with pytest.raises(msgspec.MsgspecError):
         result_of(b"{}")
+
+
+def results(counts: Mapping[tuple[str, int], int], sums: Mapping[tuple[str, int], int]) -> list[bytes]:
+    """What the topology writes, with the first result of each window alone."""
+    given = [{"key": one[0], "start": one[1], "count": counts[one], "sum": sums[one]} for one in counts]
+    return [msgspec.json.encode(one) for one in given]
+
+
+def test_one_that_is_lost_and_another_twice_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their count is right."""
+    monkeypatch.setattr(endurance, "HITS", HITS)
+    counts, sums = endurance.HITS.counts(), endurance.HITS.sums()
+    assert endurance.wrong_sums(results(counts, sums)) == []
+    window = next(iter(sums))
+    sums[window] += 1
+    assert compare(counts, [result_of(one) for one in results(counts, sums)]).right
+    (wrong,) = endurance.wrong_sums(results(counts, sums))
+    assert wrong.startswith("other records were counted")
+    assert f"{window[0]} from {window[1]}" in wrong
+
+
+def test_a_run_that_killed_nothing_shows_nothing() -> None:
+    assert endurance.not_killed(Counter({"worker": 2, "broker": 1, "leading master": 1})) == []
+    assert endurance.not_killed(Counter({"worker": 1, "broker": 1})) == [
+        "no leading master was killed: let the run be longer (SECONDS=)"
+    ]
+
+
+def test_a_topology_writes_counts_and_sums() -> None:
+    assert [one.name for one in (program.counted, program.summed)] == ["counted", "summed"]
+    result = Result("key-00001", mw.Timestamp(5_000_000), mw.Timestamp(6_000_000), 3)
+    written = program.as_json(program.Summed("key-00001", mw.Timestamp(5_000_000), 3, 12))
+    assert (result_of(written), sum_of(written)) == ((("key-00001", 5_000), 3), (("key-00001", 5_000), 12))
+    assert result_of(program.as_json(result)) == (("key-00001", 5_000), 3)

@@ -1,14 +1,27 @@
-"""``millwheel connectors list``: what installed packages announce as entry points."""
+"""``millwheel connectors``: those that are installed, and those of running topologies."""
 
 from __future__ import annotations
 
+import inspect
 import json
+import pkgutil
+import tomllib
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from millwheel.cli.connectors import app
+from millwheel import connectors
+from millwheel.cli.connector_rows import connector_row, first_part
+from millwheel.cli.connectors import BUILT_IN, app
+from millwheel.rpc.v1 import cluster_pb2 as wire
+from tests.console import auctions
+from tests.house.tree import ROOT
+from tests.patience import patience, until
+from tests.submitting import submit_copy
+from tests.system.server import Server, run_cli
 
 
 def announce(folder: Path) -> None:
@@ -23,7 +36,83 @@ def test_an_installed_package_announces_its_connectors(tmp_path: Path, monkeypat
     announce(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     found = json.loads(CliRunner().invoke(app, ["list", "-o", "json"]).stdout)
-    assert {"name": "bus", "package": "shop-bus", "version": "1.2", "import": "shop_bus:Topic"} in found
+    (bus,) = (one for one in found if one["name"] == "bus")
+    assert (bus["package"], bus["version"], bus["import"], bus["kind"]) == ("shop-bus", "1.2", "shop_bus:Topic", None)
     table = CliRunner().invoke(app, ["list"]).stdout
     assert "bus" in table
     assert "shop_bus:Topic" in table
+
+
+def test_each_connector_of_the_library_is_listed() -> None:
+    """Regression: the list said that there were none, while a dozen are part of the library."""
+    modules = ["", *(f"{one.name}." for one in pkgutil.iter_modules(connectors.__path__) if one.ispkg)]
+    functions = set[str]()
+    for prefix in modules:
+        module = import_module(f"millwheel.connectors.{prefix}".rstrip("."))
+        functions |= {f"{prefix}{name}" for name in module.__all__ if inspect.isfunction(getattr(module, name))}
+    again = {"delta.write_delta", "files.read_files", "files.write_files"}  # they are in millwheel.connectors, too
+    assert {one.name for one in BUILT_IN} == functions - again - {"postgres.connecting"}
+    listed = {one["name"]: one for one in json.loads(CliRunner().invoke(app, ["list", "-o", "json"]).stdout)}
+    for one in BUILT_IN:
+        module_name, _, function = listed[one.name]["import"].partition(":")
+        assert inspect.isfunction(getattr(import_module(module_name), function))
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {one.extra for one in BUILT_IN} - {""} <= extras.keys()
+    assert all(listed[one.name]["installed"] for one in BUILT_IN), "here, all extras are"
+
+
+def test_a_missing_extra_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millwheel.cli.connectors.find_spec", lambda name: None if name == "redis" else object())
+    lines = CliRunner().invoke(app, ["list"]).stdout.splitlines()
+    (redis,) = (line for line in lines if line.startswith("redis.source"))
+    assert redis.endswith("redis: install openmillwheel[redis]")
+    (files,) = (line for line in lines if line.startswith("read_files"))
+    assert files.endswith("arrow for Parquet: installed")
+
+
+def test_a_source_whose_splits_cannot_be_found_fails() -> None:
+    """Regression: it was said to run, with no split. A wrong address of a broker is like that."""
+    finds = wire.ComputationOverview(
+        name="bids-splits", connector=wire.CONNECTOR_PART_FINDS_SPLITS, outputs=["auctions/bids.splits"]
+    )
+    finds.failures.text = "no broker answers at kafka:9092"
+    reads = wire.ComputationOverview(name="bids-reader", connector=wire.CONNECTOR_PART_READS)
+    reads.inputs.add(stream="auctions/bids.splits")
+    topology = wire.TopologyOverview(name="auctions", computations=[reads, finds])
+    row = connector_row("auctions", reads, first_part(topology, reads), [])
+    assert (row["parts"], row["error"]) == (0, "no broker answers at kafka:9092")
+
+
+async def test_running_sources_and_sinks_are_listed(tmp_path: Path) -> None:
+    async with Server(tmp_path / "db", tmp_path / "server.log") as server:
+        await submit_copy(server.address, auctions.__file__, "auctions", tmp_path)
+
+        async def listed() -> dict[str, dict[str, Any]]:
+            answer = await run_cli(server.address, "connectors", "show", "auctions", "-o", "json")
+            assert answer.code == 0, answer.err
+            return {one["name"]: one for one in json.loads(answer.out)}
+
+        def is_written(found: dict[str, dict[str, Any]]) -> bool:
+            return found["auctions/bids-table"]["records"] == 620 and found["auctions/bids"]["error"] is not None
+
+        found = await until(listed, patience(60), holds=is_written)
+        source, sink = found["auctions/bids"], found["auctions/bids-table"]
+        assert (source["kind"], source["parts"], source["ended"], source["records"]) == ("source", 3, 0, 620)
+        assert (source["behind_records"], source["failing"]) == (380, 1)
+        assert "the night has no server" in source["error"]
+        assert (sink["kind"], sink["parts"], sink["ended"], sink["error"]) == ("sink", 1, None, None)
+        table = await run_cli(server.address, "connectors", "show")
+        assert "auctions/bids: computation auctions/bids-reader: 1 key is blocked" in table.out
+        assert "3 splits" in table.out
+        streams = await run_cli(server.address, "stream", "list", "-o", "json")
+        assert [one["stream"] for one in json.loads(streams.out)] == ["auctions/bids"]
+        streams = await run_cli(server.address, "stream", "list", "--all", "-o", "json")
+        inner = {one["stream"] for one in json.loads(streams.out) if one["inner"]}
+        assert inner == {"auctions/bids.splits", "auctions/bids-table.batches"}
+        shown = await run_cli(server.address, "watermark", "show", "-o", "json")
+        assert {one["name"]: one["connector"] for one in json.loads(shown.out)} == {
+            "bids-splits": "splits",
+            "bids-reader": "source",
+            "bids-table-batches": "batches",
+            "bids-table": "sink",
+        }

@@ -13,6 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from millwheel.cli.cluster import plain_health
+from millwheel.cli.connector_rows import connector_row
 from millwheel.cli.dead_letter_rows import plain_replay
 from millwheel.cli.event import plain_event
 from millwheel.cli.failing import describe
@@ -135,6 +136,7 @@ async def test_every_command_prints_what_the_page_says(
     announce(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     await run("connectors list")
+    assert await run("connectors show") == []
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     words, more = f"{program}:words", f"{program}:more"
@@ -244,6 +246,9 @@ async def _intervals(run: Printing) -> list[Any]:
 
 def _check_what_is_rare(run: Printing) -> None:
     """What a server shows only after minutes, or under load."""
+    reads = cluster_pb2.ComputationOverview(name="a-reader", connector=cluster_pb2.CONNECTOR_PART_READS)
+    row = connector_row("words", reads, cluster_pb2.ComputationOverview(), [])
+    run.page.check(row, "running connector", "connectors show")
     waiting = [common_pb2.WaitingRecords(process="p", oldest_us=1)]
     failures = wire.HookFailures(
         awaited=[wire.AwaitedHook(key=b"k")], key_functions=[wire.KeyFunctionFailure(waiting=waiting)]

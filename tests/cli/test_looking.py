@@ -8,9 +8,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from millwheel.cli.injector import app
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1.injection_pb2 import InjectorStatus
 from tests.system import words as program
 from tests.system.server import Finished, Server, run_cli
 from tests.system.speaking import SOURCE, submit_source
@@ -275,3 +279,62 @@ async def test_explain_follows_the_input_that_is_furthest_behind(server: Server,
         await injector.finish()
     answer = await explained(server, "no injector process has announced itself", "both/both")
     assert f"both/both waits for source both/{missing}  (-inf)" in answer.out
+
+
+@pytest.mark.guarantee("G7", section="5.2")
+async def test_a_stream_without_processes_is_finished_for_good(server: Server) -> None:
+    """Regression: a stream that no process feeds held each join, and only a process could be finished."""
+    await submit_source(server, "both", TWO_SOURCES, "both")
+    async with Injector("both/first", address=server.address, process="one") as injector:
+        await injector.send("word", timestamp=1_000_000)
+        await injector.advance(2_000_000)
+        answer = await explained(server, "`millwheel injector finish both/second --all`", "both/both")
+        assert "both/both waits for source both/second  (-inf)" in answer.out
+        shown = await run_cli(server.address, "watermark", "show")
+        assert "no injector process has announced itself" in shown.out
+        for wrong in (["finish", "both/second", "--yes"], ["finish", "both/second", "one", "--all", "--yes"]):
+            assert (await run_cli(server.address, "injector", *wrong)).code == 2
+        asked = await run_cli(server.address, "injector", "finish", "both/second", "--all")
+        assert asked.err.startswith("End stream both/second, for good? No process can send into it later. [y/N]")
+        answer = await run_cli(server.address, "injector", "finish", "both/second", "--all", "--yes", "-o", "json")
+        assert json.loads(answer.out) == {"stream": "both/second", "process": None, "state": "finished"}, answer.err
+        await explained(server, "injector process 'one'", "both/both")
+        with pytest.raises(RequestError, match="with every injector process of it, has finished, and that is final"):
+            async with Injector("both/second", address=server.address, process="late"):
+                pass
+        again = await run_cli(server.address, "injector", "finish", "both/second", "--all", "--yes")
+        assert (again.code, again.out) == (0, "stream both/second has finished: it takes no more records\n"), again.err
+    ended = await run_cli(server.address, "injector", "finish", "both/first", "--all", "--yes")
+    assert ended.code == 0, ended.err
+    await explained(server, "low watermark of both/both: +inf", "both/both")
+
+
+@pytest.mark.guarantee("G7", section="5.2")
+@pytest.mark.parametrize("known", ["forgotten", "finishes meanwhile"])
+def test_the_low_watermark_says_whether_a_stream_ended(known: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: processes were asked. So a stream did not end whose processes the authority had forgotten."""
+    finished: list[str] = []
+    retired = known == "forgotten"
+
+    async def processes(stream: str, address: str) -> tuple[list[InjectorStatus], set[str]]:
+        return [InjectorStatus(process="a", finished=retired or "a" in finished, retired=retired)], set()
+
+    async def finish(stream: str, process: str, address: str) -> None:
+        finished.append(process)
+        if process == "a":
+            raise RequestError(FailureCode.FAILED_PRECONDITION, "it has finished", reason="INJECTOR_FINISHED")
+
+    async def has_ended(stream: str, address: str) -> bool:
+        return bool(finished)
+
+    for name, replacement in (("_processes", processes), ("_finish", finish), ("_has_ended", has_ended)):
+        monkeypatch.setattr(f"millwheel.cli.injector.{name}", replacement)
+    answer = CliRunner().invoke(app, ["finish", "shop/web", "--all", "--yes"])
+    assert (answer.exit_code, finished) == (0, ["none"] if retired else ["a"]), answer.output
+
+
+async def test_the_process_that_will_feed_a_stream_may_promise(server: Server) -> None:
+    promise = ("injector", "advance", "spoken", "later", "--to", "2026-01-31T12:00:00Z", "--yes")
+    done = await run_cli(server.address, *promise)
+    assert done.code == 0, done.err
+    await explained(server, "2026-01-31T12:00:00Z")

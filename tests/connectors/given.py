@@ -7,8 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 import millwheel as mw
 from millwheel.connectors import BadRecord, Read, Sink, SinkBatch, SinkShard, SinkWriter, Source, SplitReader, Splits
+from millwheel.model.units import ANY_TIMESTAMP_VARIABLE
 from millwheel.testing import TopologyHarness
 
 NOON = 1_767_268_800_000_000
@@ -132,12 +135,11 @@ AFTER = at(1_000)
 
 @contextmanager
 def running(topology: mw.Topology, *, now: mw.Timestamp = AFTER, **options: Any) -> Iterator[TopologyHarness]:
-    """A harness. Its clock is ahead of the records."""
-    harness = TopologyHarness(topology, now=now, **options)
-    try:
-        yield harness
-    finally:
-        harness.close()
+    """A harness as users have it. Its clock is ahead of the records."""
+    with pytest.MonkeyPatch.context() as surroundings:
+        surroundings.delenv(ANY_TIMESTAMP_VARIABLE, raising=False)
+        with TopologyHarness(topology, now=now, **options) as harness:
+            yield harness
 
 
 def bad(split: str) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from deploy.local.postgres import PostgresServer
 from millwheel.connectors import BadRecord, Source, SplitReader, postgres
 from millwheel.connectors.postgres import ChangedRow, Position
 from tests.connectors.postgres_changes import slot_of
@@ -27,9 +28,9 @@ class Dated(msgspec.Struct):
     day: date | None = None
 
 
-def stocked(rows: int = 0) -> Database:
+def stocked(rows: int = 0, server: PostgresServer | None = None) -> Database:
     """A database with the table, which has so many rows."""
-    made = Database()
+    made = Database(server=server)
     made.run('CREATE TABLE stock (id int PRIMARY KEY, "left" int, day date)')
     made.run("CREATE PUBLICATION shop FOR TABLE stock WITH (publish = 'insert, update, delete')")
     made.run("INSERT INTO stock SELECT one, 10 * one FROM generate_series(1, %s::int) AS one", rows)

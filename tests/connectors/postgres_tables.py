@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 
+from deploy.local.postgres import PostgresServer
 from tests import components
 
 _numbers = count(1)
@@ -17,8 +18,9 @@ _numbers = count(1)
 class Database:
     """A new database. ``run`` runs a statement in a session of its own, and commits it."""
 
-    def __init__(self, encoding: str = "UTF8") -> None:
-        self.server = components.postgres()
+    def __init__(self, encoding: str = "UTF8", server: PostgresServer | None = None) -> None:
+        """``server``: one of the test itself, which runs."""
+        self.server = server or components.postgres()
         self.server.start()
         self.name = f"test{next(_numbers)}"
         with psycopg.connect(self.server.conninfo, autocommit=True) as connection:

@@ -7,11 +7,13 @@ import base64
 import gc
 import hashlib
 import itertools
+import re
 import sys
 import threading
 import time
 import types
 import warnings
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +31,7 @@ import millwheel as mw
 from deploy.local.child import free_ports
 from deploy.local.mosquitto import MosquittoBroker
 from millwheel.connectors import BadRecord, Sink, SinkWriter, mqtt
+from millwheel.connectors.mqtt.brokers import MqttAccess, MqttLink
 from millwheel.testing import TopologyHarness
 from millwheel.testing.connectors import SinkContract
 from tests import components
@@ -196,6 +199,25 @@ def test_messages_of_qos_0_that_find_no_room_are_counted(
     assert got + lost == 50
     assert (lost > 0) == ("were lost: 5 messages waited" in caplog.text)
     assert got >= 5
+
+
+def test_messages_of_qos_0_that_nothing_reads_are_logged(plant: Plant, caplog: pytest.LogCaptureFixture) -> None:
+    source: Any = mqtt.source(f"{plant.name}/#", Measured, server=plant.broker.url, client=plant.name)
+
+    async def do() -> tuple[int, int]:
+        reader, got, waiting = await source.open_reader(f"{plant.name}/#", None), 0, 0
+        reader.most_records = 1
+        await asyncio.to_thread(lambda: plant.send(*range(50), qos=0))
+        end = time.monotonic() + patience(20)
+        while waiting < 2 and time.monotonic() < end:
+            read = await reader.read()
+            got, waiting = got + len(read.records), read.behind or 0
+        await reader.close()
+        return got, waiting
+
+    got, waiting = asyncio.run(do())
+    lost = int(re.findall(r"(\d+) messages of .* were lost: they waited for a read", caplog.text)[0])
+    assert 2 <= waiting <= lost <= 50 - got
 
 
 @pytest.mark.guarantee("G7")
@@ -457,6 +479,20 @@ def test_the_programs_of_the_page_work(plant: Plant, monkeypatch: pytest.MonkeyP
                 break
             harness.advance_clock(mw.seconds(5))
     assert [(one.topic, msgspec.json.decode(one.payload)["degrees"]) for one in got] == [("alarms/hall", 95.0)]
+
+
+def test_a_closed_link_leaves_no_socket_to_the_collector(plant: Plant) -> None:
+    """It may finalize a socket before its client, and the socket warns that it is still open."""
+    link = MqttLink(MqttAccess(plant.broker.url), plant.name, on_message=lambda message: None)
+    link.open()
+    client = weakref.ref(link._client)  # noqa: SLF001  # whether it lives on
+    gc.disable()
+    try:
+        link.close()
+        del link
+        assert client() is None
+    finally:
+        gc.enable()
 
 
 def test_a_broker_with_tls_is_checked(tmp_path: Path) -> None:

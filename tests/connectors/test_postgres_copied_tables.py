@@ -110,6 +110,19 @@ def test_another_key_during_a_copy_is_an_error(shop: Database, again: bool) -> N
         later.until_end()
 
 
+@pytest.mark.guarantee("G1")
+@pytest.mark.usefixtures("two_rows")
+def test_a_key_of_another_name_is_no_bad_record(shop: Database) -> None:
+    """Its changes have the new name. What is left out as bad would be passed for ever."""
+    with Copying(shop) as copying:
+        copying.until_rows(4)
+        shop.run("ALTER TABLE stock RENAME COLUMN id TO number")
+        shop.run("INSERT INTO stock VALUES (-1, 1)")
+        with pytest.raises(PostgresError, match="was changed while its rows were copied"):
+            copying.until_end()
+    assert copying.errors == []
+
+
 @pytest.mark.usefixtures("two_rows")
 def test_old_rows_without_their_key_are_bad(shop: Database) -> None:
     with Copying(shop) as copying:
@@ -157,6 +170,48 @@ def test_the_database_knows_the_order_of_keys(shop: Database, collation: str) ->
     assert rows == {(name, part): "14" for name in names for part in (1, 10)}
     order = [(one.row.group, one.row.part) for one in copying.found if one.operation == "read"]
     assert order == shop.run('SELECT "group", "50% part" FROM parts ORDER BY 1, 2')
+
+
+@pytest.mark.guarantee("G1")
+@pytest.mark.usefixtures("two_rows")
+def test_an_order_of_another_schema_is_that_of_the_key(shop: Database) -> None:
+    """The operators of the key's type are not on the role's path. Those of texts have another order."""
+    if not shop.run("SELECT 1 FROM pg_available_extensions WHERE name = 'citext'"):
+        pytest.skip("this server has no citext")
+    shop.run("CREATE SCHEMA elsewhere")
+    shop.run("CREATE EXTENSION citext SCHEMA elsewhere")
+    shop.run('CREATE TABLE words ("group" elsewhere.citext PRIMARY KEY, text text)')
+    shop.run("INSERT INTO words VALUES ('a'), ('B'), ('c'), ('D')")
+    shop.run("ALTER PUBLICATION shop ADD TABLE words")
+
+    class Word(msgspec.Struct):
+        group: str
+        text: str | None = None
+
+    with Copying(shop, kind=Word, table="words") as copying:
+        copying.until_rows(2)
+    for text in "xyz":
+        shop.run("UPDATE words SET text = %s WHERE \"group\" = 'a'", text)
+    with Copying(shop, copying.at, kind=Word, table="words") as later:
+        later.until_end()
+    assert [(one.operation, one.row.group, one.row.text) for one in copying.found + later.found] == [
+        ("read", "a", None), ("read", "B", None), ("update", "a", "x"), ("update", "a", "y"), ("update", "a", "z"),
+        ("read", "c", None), ("read", "D", None),
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("two_rows")
+def test_what_a_publication_no_longer_has_is_not_copied(shop: Database) -> None:
+    """The rows that it left out least of all."""
+    if shop.run("SHOW server_version_num") < [("150000",)]:
+        pytest.skip("publications of this server have whole tables")
+    shop.run("ALTER PUBLICATION shop SET TABLE stock WHERE (id < 5)")
+    with Copying(shop) as copying:
+        copying.until_rows(2)
+        shop.run("ALTER PUBLICATION shop DROP TABLE stock")
+        with pytest.raises(PostgresError, match=r'ALTER PUBLICATION "shop" ADD TABLE "public"\."stock"'):
+            copying.until_end()
+    assert copying.copied == 2
 
 
 @pytest.mark.usefixtures("two_rows")

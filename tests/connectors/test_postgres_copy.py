@@ -11,14 +11,19 @@ import psycopg
 import pytest
 
 import millwheel as mw
+from deploy.local.postgres import PostgresServer
 from millwheel.connectors import Source
-from millwheel.connectors.postgres import ChangedRow, Position, peeking, tables
+from millwheel.connectors.postgres import ChangedRow, Position, PostgresError, peeking, tables
+from millwheel.connectors.postgres.transactions import Copy
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.testing.connectors import SourceContract
 from tests.connectors.given import running
 from tests.connectors.postgres_changes import slot_of
 from tests.connectors.postgres_copies import Copying, Dated, Stock, applied, rows_of, stock, stocked
 from tests.connectors.postgres_tables import Database
+
+_MESSAGE = "SELECT pg_logical_emit_message(true, 'waits', '')"
+_WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
 
 
 @pytest.fixture
@@ -134,17 +139,18 @@ def test_rows_come_before_their_changes(shop: Database) -> None:
 @pytest.mark.guarantee("G1")
 @pytest.mark.usefixtures("two_rows")
 def test_a_copy_goes_on_where_it_was(shop: Database) -> None:
-    """Another process takes over after each read, also one that was not committed."""
+    """Another process takes over after some reads. The last two of them may not be committed."""
     chance, at, found = random.Random(1), None, list[ChangedRow[Stock]]()
     for number in range(25):
         with Copying(shop, at) as copying:
+            places: list[tuple[Position | None, int]] = [(at, 0)]
             for _ in range(chance.randint(1, 4)):
                 if chance.random() < 0.5:
                     shop.run('UPDATE stock SET "left" = %s WHERE id = %s', number, chance.randint(1, 10))
                 copying.read()
-            if chance.random() < 0.8:
-                at = copying.at
-                found += copying.found
+                places.append((copying.at, len(copying.found)))
+            at, count = places[max(-len(places), -chance.choice((1, 1, 2, 3)))]
+            found += copying.found[:count]
     with Copying(shop, at) as last:
         last.until_end()
     assert applied(found + last.found) == rows_of(shop)
@@ -160,20 +166,88 @@ def test_a_commit_that_is_not_visible_is_waited_for(shop: Database, monkeypatch:
         shop.run("ALTER SYSTEM SET synchronous_standby_names = 'away'")
         try:
             shop.run("SELECT pg_reload_conf()")
+            first = threads.submit(shop.run, _MESSAGE)
+            while not shop.run(_WAITING):  # the server takes the setting up at some time
+                if first.done():
+                    first = threads.submit(shop.run, _MESSAGE)
             waits = threads.submit(shop.run, 'UPDATE stock SET "left" = 5 WHERE id IN (1, 9)')
-            while not shop.run("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"):
+            while len(shop.run(_WAITING)) < 2:
                 assert not waits.done()
             looks = calls_of("visible", monkeypatch)
             while len(looks) < 3 and copying.behind:
                 copying.read()
             assert [one.operation for one in copying.found] in (["read"] * 2, ["read"] * 4)
+            monkeypatch.setattr(peeking, "BUSY_SECONDS", 0.0)
+            with pytest.raises(PostgresError, match=r"synchronous_standby_names .* WHERE backend_xid = '\d+'"):
+                copying.until_end()
         finally:
             shop.run("ALTER SYSTEM RESET synchronous_standby_names")
             shop.run("SELECT pg_reload_conf()")
+        first.result()
         waits.result()
-        copying.until_end()
-    assert applied(copying.found) == rows_of(shop)
+    with Copying(shop, copying.at) as later:
+        later.until_end()
+    assert applied(copying.found + later.found) == rows_of(shop)
     assert rows_of(shop)[9] == 5
+
+
+@pytest.fixture(scope="module")
+def slow_server() -> Iterator[PostgresServer]:
+    """Its log may stay in memory for ten seconds. It takes prepared transactions."""
+    settings = {"wal_writer_delay": "10s", "wal_writer_flush_after": "0", "max_prepared_transactions": "2"}
+    with PostgresServer(**settings) as server:
+        yield server
+
+
+@pytest.mark.guarantee("G1")
+def test_a_copied_row_outlives_a_crash(slow_server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit that does not wait is visible before it is durable. A crash of the server takes it back."""
+    monkeypatch.setattr(peeking, "READ_RECORDS", 2)
+    monkeypatch.setattr(tables, "COPY_SECONDS", 0.0)
+    monkeypatch.setattr(tables, "DURABLE_SECONDS", 0.1)
+    shop, begin = stocked(6, slow_server), tables.RowCopier.begin
+    with Copying(shop) as copying:
+        with shop.session() as hasty:
+            hasty.execute("SET synchronous_commit = off")
+            hasty.execute("PREPARE adding AS INSERT INTO stock SELECT min(id) - 1, 0 FROM stock")
+
+            def behind_a_commit(copier: tables.RowCopier, copy: Copy) -> Copy | None:
+                monkeypatch.setattr(tables.RowCopier, "begin", begin)
+                hasty.execute("EXECUTE adding")
+                return begin(copier, copy)
+
+            monkeypatch.setattr(tables.RowCopier, "begin", behind_a_commit)
+            copying.until_rows(2)
+        assert copying.at is not None
+        assert copying.at.copy is not None
+        ((durable,),) = shop.run("SELECT (pg_current_wal_flush_lsn() - '0/0')::int8")
+        assert durable >= copying.at.copy.until
+    slow_server.crash()
+    slow_server.start()
+    with Copying(shop, copying.at) as later:
+        later.until_end()
+    assert applied(copying.found + later.found) == rows_of(shop)
+
+
+def test_what_a_copy_waits_for_is_said(
+    slow_server: PostgresServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A transaction of another database that was prepared and forgotten."""
+    monkeypatch.setattr(tables, "OPEN_SECONDS", 0.0)
+    shop = stocked(1, slow_server)
+    shop.run("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", slot_of(shop))
+    with psycopg.connect(slow_server.conninfo) as other:
+        other.execute("SELECT pg_current_xact_id()")
+        other.execute("PREPARE TRANSACTION 'forgotten'")
+    with Copying(shop) as copying:
+        while not caplog.messages:
+            copying.read()
+        assert copying.at is None
+        assert "the prepared transaction 'forgotten' of the database postgres" in caplog.messages[0]
+        with psycopg.connect(slow_server.conninfo, autocommit=True) as other:
+            other.execute("ROLLBACK PREPARED 'forgotten'")
+        copying.until_end()
+    assert copying.copied == 1
 
 
 @pytest.mark.guarantee("G1")

@@ -16,6 +16,7 @@ from deploy.local.postgres import PostgresServer
 from millwheel.connectors import postgres
 from millwheel.connectors.postgres import Position, PostgresError
 from millwheel.connectors.postgres.slots import Slot
+from millwheel.connectors.postgres.transactions import Copy
 from millwheel.sdk.errors import UsageError
 from tests.connectors.postgres_changes import Sale, begun, caught_up, changes_of, error_of, slot_of
 from tests.connectors.postgres_tables import Database
@@ -152,9 +153,13 @@ def test_a_slot_that_the_server_gave_up_is_named(shop: Database) -> None:
         shop.run("SELECT pg_reload_conf()")
 
 
+@pytest.mark.guarantee("G1")
 def test_a_database_that_was_set_back_is_noticed(shop: Database) -> None:
-    later = Position(begun(shop).lsn + (1 << 40))
-    assert "the database was set back, or is another one" in error_of(shop, later)
+    """Behind what was read of its log, and behind what the snapshot of copied rows sees."""
+    lsn = begun(shop).lsn
+    copy = Copy(("item",), copied=("tea",), snapshot="9:9:", until=lsn + (1 << 40))
+    for later in (Position(lsn + (1 << 40)), Position(lsn, copy=copy)):
+        assert "the database was set back, or is another one" in error_of(shop, later)
 
 
 def test_arguments_that_cannot_be_used_are_refused() -> None:

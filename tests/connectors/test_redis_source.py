@@ -330,6 +330,28 @@ def test_a_replica_that_lags_is_waited_for(tmp_path: Path, left: list[int]) -> N
         bus.client.close()
 
 
+@pytest.mark.guarantee("G1")
+@pytest.mark.parametrize("left", [[], [1]])
+async def test_a_beginning_that_a_replica_lacks_is_waited_for(tmp_path: Path, left: list[int]) -> None:
+    """The entry is right, and the replica is late. On a primary it is an error of start=."""
+    with RedisServer(tmp_path) as server:
+        bus = Bus(server.url)
+        bus.add(*left)
+        source = redis.source(bus.name, Sale, server=bus.url, start={bus.name: f"{NOON // 1_000 + 3}-0"})
+        for primary, error in ((("127.0.0.1", 1), "goes on behind entry .*has not come"), (("NO", "ONE"), "ends at")):
+            bus.client.replicaof(*primary)
+            reader = await source.open_reader(bus.name, None)
+            with pytest.raises(redis.RedisError, match=error):
+                await reader.read()
+            await reader.close()
+        bus.add(3, 4)
+        reader = await source.open_reader(bus.name, None)
+        assert list((await reader.read()).records) == []
+        assert [sale.cents for sale, _ in (await reader.read()).records if isinstance(sale, Sale)] == [4]
+        await reader.close()
+        bus.client.close()
+
+
 def test_an_entry_that_cannot_be_read_stops_its_stream(bus: Bus) -> None:
     with running(bus.topology()) as harness:
         bus.add(1)

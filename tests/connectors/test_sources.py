@@ -10,9 +10,11 @@ import msgspec
 import pytest
 
 import millwheel as mw
-from millwheel.connectors import BadRecord, Read, Source, SplitReader, Splits, reading
+from millwheel.connectors import BadRecord, Read, Source, SplitReader, Splits, read_log, reading
+from millwheel.model.time import LAST_TIMESTAMP
+from millwheel.model.units import ANY_TIMESTAMP_VARIABLE
 from millwheel.testing import TopologyHarness
-from tests.connectors.given import Numbers, World, at, running
+from tests.connectors.given import NOON, Numbers, World, at, running
 from tests.connectors.test_reading import numbers, on_time
 
 
@@ -254,6 +256,79 @@ def test_bad_takes_what_has_no_time_and_what_has_another_type() -> None:
     assert (second.place, second.raw) == ("record 3 since the beginning", b"'three'")
 
 
+YEAR_2050 = mw.Timestamp(2_524_608_000_000_000)
+YEAR_1975 = mw.Timestamp(157_766_400_000_000)
+
+
+def test_a_time_that_is_not_likely_makes_a_bad_record() -> None:
+    """Regression: injectors refused such times, and a source opened windows of 1975 and of 2050 without a word."""
+    world = World({"a": [(1, at(1)), (2, YEAR_1975), (3, YEAR_2050), (4, at(2))]})
+    with running(reads(Numbers(world, most=9), bad="bad"), now=at(9), any_timestamp=False) as harness:
+        assert harness.values("numbers") == [1, 4]
+        old, far = harness.values("bad")
+        assert old.place == "record 2 since the beginning"
+        meant = "if that is meant, give source(..., any_timestamp=True)"
+        assert old.error == f"1975-01-01T00:00:00Z is before 1980; {meant}"
+        assert far.error == f"2050-01-01T00:00:00Z is more than a year ahead; {meant}"
+    with (
+        pytest.raises(Exception, match="split 'a', record 2 since the beginning: 1975-01-01T00:00:00Z is before 1980"),
+        running(reads(Numbers(world, most=9)), now=at(9), any_timestamp=False),
+    ):
+        pass
+
+
+def test_the_clock_of_a_harness_says_of_no_time_that_it_is_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: it begins in 2023, and each source with records of today failed in its user's tests."""
+    monkeypatch.delenv(ANY_TIMESTAMP_VARIABLE, raising=False)
+    world = World({"a": [(1, at(1)), (2, YEAR_2050), (3, YEAR_1975)]})
+    with TopologyHarness(reads(Numbers(world, most=9), bad="bad")) as harness:
+        assert harness.now < at(1) - mw.days(700)
+        assert harness.values("numbers") == [1, 2]
+        assert [one.raw for one in harness.values("bad")] == [b"3"]
+
+
+def test_a_clock_of_another_epoch_says_nothing_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ANY_TIMESTAMP_VARIABLE, raising=False)
+    world = World({"a": [(1, mw.Timestamp(5)), (2, YEAR_2050)]})
+    with TopologyHarness(reads(Numbers(world, most=9)), now=mw.Timestamp(1_000)) as harness:
+        assert harness.values("numbers") == [1, 2]
+
+
+def test_a_clock_that_is_behind_loses_no_record_of_a_split() -> None:
+    """Regression: on a machine whose clock was years behind, each record was a bad one, for good."""
+    month = mw.days(30)
+    times = [mw.Timestamp(NOON + months * month) for months in (11, 22, 60)]
+    world = World({"a": list(zip((1, 2, 3), times, strict=True))})
+    with running(reads(Numbers(world, most=1), bad="bad"), now=at(0), any_timestamp=False) as harness:
+        assert harness.values("numbers") == [1, 2], "the second is less than a year after the first"
+        assert [one.raw for one in harness.values("bad")] == [b"3"]
+
+
+def test_what_was_checked_before_is_not_checked_again() -> None:
+    """Regression: a source that reads a log stopped at the result of a window that ends in some years."""
+
+    class Checked(Numbers):
+        _times_are_checked = vars(type(read_log("shop/sales", int)))["_times_are_checked"]
+
+    times = [YEAR_2050, LAST_TIMESTAMP, YEAR_1975, mw.Timestamp(1_767_268_800)]
+    world = World({"a": list(enumerate(times))})
+    with running(reads(Checked(world, most=9)), now=at(9), any_timestamp=False) as harness:
+        assert [one.timestamp for one in harness.produced("numbers")] == times
+    stated = reads(Checked(world, most=9), timestamp=lambda value: times[value], bad="bad")
+    with (
+        pytest.raises(mw.UsageError, match="from_seconds"),
+        running(stated, now=at(9), any_timestamp=False) as harness,
+    ):
+        pass
+
+
+def test_a_source_may_allow_every_time() -> None:
+    world = World({"a": [(1, mw.Timestamp(1_767_268_800)), (2, YEAR_1975), (3, YEAR_2050)]})
+    allows = reads(Numbers(world, most=9), any_timestamp=True)
+    with running(allows, now=at(9), any_timestamp=False) as harness:
+        assert harness.values("numbers") == [1, 2, 3]
+
+
 class Sale(msgspec.Struct):
     at: datetime
 
@@ -290,7 +365,9 @@ def test_what_is_made_of_records_is_not_counted_as_read() -> None:
         def __init__(self) -> None:
             self.read: list[int] = []
 
-        def has_read(self, stream: str, split: str, sizes: list[int], behind: int | None, *, ended: bool) -> None:
+        def has_read(
+            self, stream: str, split: str, sizes: list[int], behind: int | None, *, ended: bool, lost: int
+        ) -> None:
             self.read.append(len(sizes))
 
     world = World({"a": []}, final=False)

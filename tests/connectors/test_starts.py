@@ -55,6 +55,13 @@ def test_a_time_leaves_nothing_out_silently(times: list[int], removed: int, sinc
     assert not (begins.uncertain and low == 0)
 
 
+@pytest.mark.parametrize("low", [0, 5])
+def test_a_partition_of_which_nothing_is_left_says_so(low: int) -> None:
+    """No time is certain there, so an error must not ask for another one."""
+    assert offset_since(low, low, -1) == (low, low > 0, low > 0)
+    assert not offset_since(low, low + 1, -1).empty
+
+
 def test_what_comes_during_a_search_is_read() -> None:
     assert offset_since(0, 4, 6).offset == 4  # two more are there after the search, and nothing was as new before
     assert offset_since(0, 4, -1).offset == 4

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import millwheel as mw
+from millwheel.sdk.compiled import compile_computation
 from tests.connectors.given import Numbers, Store, Table, World, at, running
 
 
@@ -174,6 +175,16 @@ def test_a_fork_writes_under_its_own_name() -> None:
             ("fork/table", 0, 1, [5]),
             ("fork/table", 0, 2, [6, 7]),
         ]
+
+
+@pytest.mark.parametrize("name", ["sales-splits", "sales-reader", "table-batches", "table"])
+def test_the_remedy_of_a_connector_can_be_done(name: str) -> None:
+    """Regression: it was `on_failure=`, which neither `source` nor `to` takes."""
+    program = compile_computation(reading(World({}), Store(), lambda value: value), name)
+    assert "millwheel topology update" in program.remedy
+    assert "on_failure" not in program.remedy
+    said = {"sales-splits": "split", "sales-reader": "split", "table-batches": "`filter`", "table": "nothing is lost"}
+    assert said[name] in program.remedy
 
 
 def reading(world: World, store: Store, key: Any, **options: Any) -> mw.Topology:

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from deploy.local.child import free_ports
+from millwheel.model.units import ANY_TIMESTAMP_VARIABLE
 from tests.documents.blocks import Block, Command, commands_of
 from tests.patience import patience
 
@@ -48,6 +49,7 @@ class Reader:
         self._surroundings.chdir(self.place)
         self._surroundings.syspath_prepend(self.place)
         self._surroundings.setenv("MILLWHEEL_ADDRESS", f"127.0.0.1:{self._port}")
+        self._surroundings.delenv(ANY_TIMESTAMP_VARIABLE, raising=False)  # the other tests have it
         # Types that a program declares are looked up in its module.
         self._surroundings.setitem(sys.modules, self._page.__name__, self._page)
         return self

@@ -3,25 +3,29 @@
 New blocks are found automatically. A new page needs an entry in ``CONTINUES`` if it builds on the README. It needs one
 in ``FILES`` if it reads files.
 
-``python -m tests.documents.test_pages PAGE DIRECTORY`` reads one page as a user does, in its own process. A page that
-uses Spark starts a Java process, whose directory and environment cannot change.
+Each page is read in a process of its own: a page that uses Spark starts a Java process, whose directory and environment
+cannot change. These processes are forks of one that has all modules loaded, and has used none of them.
+``python -m tests.documents.test_pages PAGE DIRECTORY`` reads one page.
 """
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import re
-import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
 
 from millwheel.config import load
 from millwheel.config.access_policy import read_policy
-from tests import components
+from tests.connectors.postgres_tables import Database
 from tests.documents.blocks import LANGUAGES, Block, blocks_of, commands_of, pages
 from tests.documents.reader import Reader
 from tests.house.tree import ROOT, text_files
@@ -30,6 +34,7 @@ from tests.patience import patience
 ALL = {str(page.relative_to(ROOT)): blocks_of(page) for page in pages()}
 ELSEWHERE = {
     "docs/backups.md": "tests/snapshots/test_lost_disks.py runs it, and deletes the data in between",
+    "docs/cassandra.md": "tests/connectors/cassandra/test_sink.py runs it, with a node",
     "docs/mqtt.md": "tests/connectors/test_mqtt.py runs it, with a broker",
     "docs/redis.md": "tests/connectors/test_redis_sinks.py runs it, with a server",
     "docs/kafka.md": "tests/connectors/kafka/test_page.py runs it, with a broker",
@@ -133,17 +138,22 @@ FILES = {
 """Files that a reader has, with the one line in each."""
 
 
+SERVICES = "services.conf"
+"""The file of libpq that says where a page's database is, if it names one."""
+
+
 def read(page: str, desk: Path) -> None:
     """Run every block of a page, in the order of the page. Raises the first failure."""
-    if page == "docs/postgresql.md":
-        _name_database(desk)
+    if (desk / SERVICES).exists():
+        os.environ["PGSERVICEFILE"] = str(desk / SERVICES)
     for name, line in FILES.items():
         (desk / name).parent.mkdir(exist_ok=True)
         (desk / name).write_text(json.dumps(line) + "\n")
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_SUBMIT_ARGS"] = (
         "--master local[2] --driver-memory 768m --conf spark.ui.enabled=false "
-        "--conf spark.driver.host=127.0.0.1 --conf spark.sql.shuffle.partitions=2 pyspark-shell"
+        "--conf spark.driver.host=127.0.0.1 --conf spark.sql.shuffle.partitions=2 "
+        "--driver-java-options '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC' pyspark-shell"
     )
     with Reader(desk) as reader, warnings.catch_warnings():
         if any("spark" in block.code for block in ALL[page]):
@@ -157,11 +167,19 @@ def read(page: str, desk: Path) -> None:
                 reader.type_commands(block, NOT_RUN)
 
 
-def _name_database(desk: Path) -> None:
-    """Start the database that the page names, and say where it is as libpq wants to know it."""
-    where = components.postgres().conninfo.replace(" ", "\n")
-    (desk / "services.conf").write_text(f"[shop]\n{where}\n")
-    os.environ["PGSERVICEFILE"] = str(desk / "services.conf")
+@contextmanager
+def prepared(page: str, desk: Path) -> Iterator[None]:
+    """Make the database that a page names, and say where it is as libpq wants to know it."""
+    if page != "docs/postgresql.md":
+        yield
+        return
+    database = Database()
+    try:
+        where = database.conninfo.replace(" ", "\n")
+        (desk / SERVICES).write_text(f"[shop]\n{where}\n")
+        yield
+    finally:
+        database.remove()
 
 
 def _read_on(reader: Reader) -> None:
@@ -173,12 +191,37 @@ def _read_on(reader: Reader) -> None:
             reader.type_commands(block, others)
 
 
+def read_apart(page: str, desk: Path, printed: Path) -> None:
+    """Run a page in this process, which is its own. ``printed``: the file for its output, and for what failed."""
+    with printed.open("wb") as output:
+        for stream in (1, 2):
+            os.dup2(output.fileno(), stream)
+    read(page, desk)
+
+
+@pytest.fixture(scope="module")
+def loaded() -> ForkServerContext:
+    """Starts processes that have this module loaded."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", RUN)
-def test_every_example_on_a_page_works(page: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.documents.test_pages", page, str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=patience(280), check=False)
-    assert done.returncode == 0, done.stdout[-8_000:] + done.stderr[-8_000:]
+def test_every_example_on_a_page_works(page: str, tmp_path: Path, loaded: ForkServerContext) -> None:
+    desk, printed = tmp_path / "desk", tmp_path / "printed"
+    desk.mkdir()
+    printed.touch()
+    with prepared(page, desk):
+        reader = loaded.Process(target=read_apart, args=(page, desk, printed))
+        reader.start()
+        try:
+            reader.join(patience(280))
+            assert reader.exitcode == 0, printed.read_text()[-16_000:]
+        finally:
+            reader.kill()
+            reader.join()
 
 
 def test_every_block_names_its_language() -> None:
@@ -222,4 +265,5 @@ def _blocks(language: str = "") -> list[Block]:
 
 
 if __name__ == "__main__":
-    read(sys.argv[1], Path(sys.argv[2]))
+    with prepared(sys.argv[1], Path(sys.argv[2])):
+        read(sys.argv[1], Path(sys.argv[2]))

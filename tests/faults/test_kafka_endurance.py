@@ -1,8 +1,10 @@
 """From topic to topic of Kafka, exactly once, for long: `make kafka-endurance RECORDS=1000000 SECONDS=600 EVERY=10`.
 
 A cluster counts records by key and window. Meanwhile a worker, the broker and the leading master are killed by turns.
-A reader of what is committed must find each record counted once, and one result for each window. The last line of the
-output is the outcome as JSON. Data and logs are in build/kafka-endurance, and stay there if something is wrong.
+A reader of what is committed must find each record counted once, and one result for each window. The sum of the
+records' numbers says which ones were counted: one that is lost, and another that counts twice, leave the count right.
+The last line of the output is the outcome as JSON. Data and logs are in build/kafka-endurance, and stay there if
+something is wrong.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import cache
 from itertools import count, cycle
@@ -26,7 +28,7 @@ import uvloop
 from bench.kafka_count import program
 from bench.kafka_count.checking import compare, longest_pause
 from bench.kafka_count.hits import Hits, Window
-from bench.kafka_count.topics import OutputReader, make_topic, result_of
+from bench.kafka_count.topics import OutputReader, make_topic, result_of, sum_of
 from deploy.local.child import ChildProcess
 from deploy.local.kafka import KafkaBroker
 from examples.demo.showing import say
@@ -98,7 +100,7 @@ async def endure(broker: KafkaBroker, reader: OutputReader) -> tuple[float, Coun
     """Count all records, with kills, and return when no more results come: the begin, and the kills by kind."""
     kills: Counter[str] = Counter()
     async with cluster(PLACE, nodes=1, workers=WORKERS, with_links=False) as found:
-        await submit_copy(found.daemons.address, program.__file__, "counted", PLACE, PATIENCE)
+        await submit_copy(found.daemons.address, program.__file__, "summed", PLACE, PATIENCE)
         await until(found.all_there, PATIENCE, every=0.2)
         with feeding(broker) as feeder:
             began = time.monotonic()
@@ -180,6 +182,8 @@ async def kill(kind: str, number: int, found: Cluster, broker: KafkaBroker) -> N
         await asyncio.to_thread(broker.start)
         return
     name = f"worker {number}" if kind == "worker" else (await found.victim(kind)).name
+    # One that is down already would not be killed, and be counted.
+    await until(lambda: found.daemons.services.processes[name].is_running, PATIENCE, every=0.2)
     say(f"killing {name}" + ("" if kind == "worker" else ", which leads"))
     found.daemons.kill(name)
 
@@ -198,8 +202,8 @@ def expected() -> Counter[Window]:
 
 def judged(broker: KafkaBroker, reader: OutputReader, began: float, kills: Counter[str]) -> tuple[Outcome, list[str]]:
     """The outcome by what is committed now, read from the begin. And what is wrong, in words."""
-    read_now = (result_of(message.value()) for message in each_committed("results", broker=broker.address))
-    results = [one for one in read_now if one[0][1] < HITS.end_ms]
+    values = [message.value() for message in each_committed("results", broker=broker.address)]
+    results = [one for one in map(result_of, values) if one[0][1] < HITS.end_ms]
     found = compare(expected(), results)
     seconds = reader.arrivals[-1][0] - began if reader.arrivals else 0.0
     outcome = Outcome(
@@ -214,9 +218,21 @@ def judged(broker: KafkaBroker, reader: OutputReader, began: float, kills: Count
         results_twice=found.results_twice,
     )
     wrong = [] if found.right else [f"results are wrong: {'; '.join(found.examples)}"]
+    wrong += wrong_sums(values) + not_killed(kills)
     if (strange := not_once(broker)) > 0:
         wrong.append(f"{strange:,} records are not once in the topic that was read: Kafka or the producer was wrong")
     return outcome, wrong
+
+
+def wrong_sums(values: Iterable[bytes | None]) -> list[str]:
+    """What is wrong with the sums of the results, in words: other records were counted than those of the window."""
+    found = compare(HITS.sums(), [one for one in map(sum_of, values) if one[0][1] < HITS.end_ms])
+    return [] if found.right else [f"other records were counted; as sums of their numbers: {'; '.join(found.examples)}"]
+
+
+def not_killed(kills: Counter[str]) -> list[str]:
+    """What was never killed, in words: such a run shows nothing about it."""
+    return [f"no {kind} was killed: let the run be longer (SECONDS=)" for kind in KILLED if not kills[kind]]
 
 
 def not_once(broker: KafkaBroker) -> int:

@@ -29,6 +29,7 @@ from tests.injectors import posted_shop
 from tests.injectors.gateways import LINES, Gate, finish, gateway, lines, order
 from tests.patience import patience, until
 from tests.submitting import submit_copy
+from tests.system.server import Server
 
 
 @pytest.fixture
@@ -332,6 +333,39 @@ async def test_a_gateway_ends_with_its_injector(server: DevServer, posted: Path)
                     assert response.status == status
             assert (await second.post(lines([order(1)]), "where")).status == 200
             assert numbers(await finish(server.address, second)) == [1]
+
+
+async def test_a_gateway_is_ready_while_the_cluster_takes_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Regression: it said so for a minute without a cluster, and each request took 30 s to end with 504."""
+    monkeypatch.setenv(posted_shop.OPEN, str(tmp_path / "open"))
+    async with Server(tmp_path / "db", tmp_path / "server.log") as server:
+        await submit_copy(server.address, posted_shop.__file__, "posted", tmp_path)
+        async with gateway(server.address) as gate:
+
+            async def ready() -> tuple[int, str]:
+                async with gate.client.get(gate.url.replace("/posted/orders", "/readyz")) as response:
+                    return response.status, json.dumps(await response.json())
+
+            async def becomes(status: int) -> str:
+                answer = (await until(ready, patience(60), every=0.2, holds=lambda found: found[0] == status))[1]
+                assert json.loads(answer) == {"status": "ok" if status == 200 else "away"}, "any caller may ask"
+                noted = caplog.text
+                caplog.clear()
+                return noted
+
+            await becomes(200)
+            async with ControlClient(server.address) as client:
+                await client.pause("posted")
+                assert "no worker has it" in await becomes(503)
+                await client.resume("posted")
+                await becomes(200)
+            await server.kill()
+            assert f"cannot be reached: no connection to {server.address.partition(':')[0]}" in await becomes(503)
+            await server.start()
+            await becomes(200)
+            assert (await gate.post(lines([order(1)]), "back")).status == 200
 
 
 @pytest.mark.guarantee("G1", section="5.2")

@@ -116,16 +116,15 @@ def test_a_submission_of_a_taken_name_is_refused_with_a_way_out(request_id: str)
             submit(master, topology(), request_id)
 
 
-def test_what_an_earlier_version_did_not_store_is_no_difference() -> None:
-    """It stored no schemas of states, and a submission of this version has them."""
-    master, stored = Master(Cluster()), topology()
-    stored.computations[0].state.version = 1
-    submit(master, stored)
-    given = topology()
-    given.computations[0].state.version = 1
+@pytest.mark.parametrize("earlier", ["stored", "given"])
+def test_what_an_earlier_version_does_not_state_is_no_difference(earlier: str) -> None:
+    """It states no schemas of states, and a submission of this version has them."""
+    master, stored, given = Master(Cluster()), topology(), topology()
+    stored.computations[0].state.version = given.computations[0].state.version = 1
     schema = record_schema(int)
     assert schema is not None
-    given.computations[0].state.schema.CopyFrom(schema)
+    (given if earlier == "stored" else stored).computations[0].state.schema.CopyFrom(schema)
+    submit(master, stored)
     with pytest.raises(RequestError, match="with the same spec and code"):
         submit(master, given, "r2")
     given.computations[0].state.version = 2

@@ -6,6 +6,9 @@ import pytest
 
 from simulation.replaying import run_module
 
+SEEDS = range(50, 250)
+"""Few enough for every run of the tests. tests/simulation/test_reach.py sees that they reach every option of a plan."""
+
 
 def simulate(*arguments: str) -> str:
     """The output of ``python -m simulation``. A failing run shows its history."""
@@ -16,9 +19,9 @@ def simulate(*arguments: str) -> str:
 
 @pytest.mark.guarantee("G1", "G2", "G3", "G4", "G5", "G6", "G7", "G8", "G9", "G10", "G11", "G12")
 @pytest.mark.timeout(900)
-def test_the_guarantees_hold_on_300_seeds() -> None:
+def test_the_guarantees_hold_on_200_seeds() -> None:
     """A seed that fails prints its history, and the command that replays it."""
-    assert "300 seeds hold" in simulate("--seeds", "300", "--seed", "1")
+    assert f"{len(SEEDS)} seeds hold" in simulate("--seeds", str(len(SEEDS)), "--seed", str(SEEDS.start))
 
 
 @pytest.mark.timeout(180)

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from examples.demo.spark_job import QUICK_START
 from millwheel.injectors.spark import finish_stream
 from tests.spark.faults import Faulty
 
@@ -26,6 +27,7 @@ DAY = 86_400_000_000
 _SETTINGS = {
     "spark.master": "local[2,4]",
     "spark.driver.memory": "768m",
+    "spark.driver.extraJavaOptions": QUICK_START,
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",

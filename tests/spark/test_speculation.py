@@ -15,6 +15,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from examples.demo.spark_job import QUICK_START
 from tests.spark.faults import VARIABLE, arm, happened
 from tests.spark.jobs import write_trips
 from tests.spark.server import TripServer
@@ -24,7 +25,6 @@ pytestmark = [pytest.mark.timeout(1_000), pytest.mark.usefixtures("accidents")]
 
 STALL = 900.0
 """Seconds that the slow task would take."""
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SETTINGS = {
     "spark.speculation": "true",
     "spark.speculation.interval": "200ms",

@@ -53,6 +53,12 @@ def results(keys: tuple[str, ...], window: Any, *into: Any, **aggregates: Any) -
     return sorted(harness.values("stats"), key=repr)
 
 
+def test_several_aggregates_are_a_mapping_by_name() -> None:
+    both = agg.several({"bids": agg.count(), "highest": agg.max("price")})
+    found = results(("auction",), windows.tumbling(TEN), both)
+    assert [one.value for one in found] == [{"bids": 3, "highest": 8}, {"bids": 1, "highest": 5}]
+
+
 @pytest.mark.parametrize("window", [windows.tumbling(TEN), windows.session(TEN)], ids=["tumbling", "session"])
 def test_fields_are_filled_by_their_names(window: Any) -> None:
     found = results(("auction",), window, Stats, bids=agg.count(), highest=agg.max("price"))

@@ -20,6 +20,7 @@ from millwheel.client.injector import Injector
 from millwheel.connectors import BadRecord, LogError, LogPosition, Source, SplitReader, read_log
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.failures import RequestError
+from millwheel.sdk.errors import UnsupportedTypeError
 from millwheel.server.dev_server import DevServer, DevSettings, running
 from tests.patience import patience, until
 from tests.submitting import submit_copy
@@ -130,6 +131,23 @@ async def test_a_log_is_read_with_its_low_watermark(server: DevServer, tmp_path:
         assert [sale.number for sale in replay.values] == [0, 1, 2]
 
 
+@pytest.mark.guarantee("G7", section="4.3")
+async def test_a_part_of_a_batch_has_no_low_watermark(server: DevServer, tmp_path: Path) -> None:
+    """That of the batch is behind its last record. So the others of it would be late."""
+    await submit_copy(server.address, replayed.__file__, "shop", tmp_path)
+    await sell(server, range(10))
+    for position, count in ((None, 10), (LogPosition("", 4), 6)):
+        async with reading(of(server), position) as few:
+            few.reader.most_records = 3
+            while len(few.values) < count:
+                before = len(few.values)
+                await few.until(lambda one: True)
+                assert len(few.values) - before <= 3
+                assert few.watermark <= BEGIN + mw.hours(few.values[-1].number + 1 if few.values else 0)
+            assert [sale.number for sale in few.values] == list(range(10 - count, 10))
+            await few.until(lambda one: one.watermark == BEGIN + mw.hours(10))
+
+
 @pytest.mark.guarantee("G1", section="4.3")
 async def test_what_a_log_does_not_keep_is_an_error(server: DevServer, tmp_path: Path) -> None:
     (tmp_path / "small_program.py").write_text(SMALL)
@@ -158,6 +176,43 @@ async def test_what_a_log_does_not_keep_is_an_error(server: DevServer, tmp_path:
             assert [blob.number for blob in skipped.values] == left
     async with reading(of(server, Blob, start=mw.Timestamp(BEGIN + left[0] + 1))) as later:
         await later.until(lambda one: len(one.values) == len(left) - 1)  # an older record is there
+
+
+COUNTED = """
+import msgspec
+import millwheel as mw
+from millwheel import agg
+
+class Sale(msgspec.Struct):
+    item: str
+    number: int
+
+shop = mw.Topology("shop")
+shop.source("sales", Sale).key_by("item").aggregate("sold", count=agg.count())
+"""
+
+
+@pytest.mark.guarantee("G1", section="4.3")
+async def test_a_beginning_without_a_log_is_an_error(
+    server: DevServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise a tail makes the log, and the source begins now."""
+    (tmp_path / "counted_program.py").write_text(COUNTED)
+    (tmp_path / "copy").mkdir()
+    await submit_copy(server.address, tmp_path / "counted_program.py", "shop", tmp_path / "copy")
+    await sell(server, range(2))
+    since = of(server, start=mw.Timestamp(BEGIN))
+    for source in (since, of(server, start={"shop/sales": 0}), of(server, start={"shop/sales": 1}), since):
+        with pytest.raises(LogError, match="has no log, so nothing of what start= names is kept"):
+            await source.open_reader("shop/sales", None)
+    async with ControlClient(server.address) as client:
+        assert not any(consumer.log for consumer in (await client.routing("shop/sales")).consumers)
+    async with reading(of(server, start="latest")) as made:
+        await made.reader.read()
+    await sell(server, range(2, 4))
+    async with reading(since) as begun:  # by now another reader has made one
+        await begun.until(lambda one: len(one.values) == 2)
+    assert "it has nothing that was produced before it was made" in caplog.text
 
 
 @pytest.mark.guarantee("G1", section="4.3")
@@ -193,6 +248,12 @@ async def test_another_log_of_a_stream_is_another_source(server: DevServer, tmp_
 def test_what_is_no_log_is_refused(stream: str, options: dict[str, Any], why: str) -> None:
     with pytest.raises(mw.UsageError, match=why):
         read_log(stream, Sale, **options)
+
+
+def test_a_type_that_cannot_be_read_is_refused_at_once() -> None:
+    """Otherwise each record of the log is one that cannot be read."""
+    with pytest.raises(UnsupportedTypeError, match="complex"):
+        read_log("shop/sales", complex)
 
 
 def rows(path: Path, table: str) -> list[tuple[int, int, int]]:

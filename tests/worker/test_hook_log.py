@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -113,6 +114,9 @@ def test_an_error_back_after_an_hour_has_its_traceback_again(lines: Lines) -> No
 def test_an_error_that_no_retry_can_fix_is_logged_as_such(lines: Lines) -> None:
     HookLog(Clock()).failed(PLACE, failed(1, permanent=True))
     assert f"does not pass by trying again: {REMEDY}" in lines.texts[0]
+    of_sink = replace(failed(1, permanent=True), remedy="mend the table")
+    HookLog(Clock()).failed(PLACE, of_sink)
+    assert "does not pass by trying again: mend the table\n" in lines.texts[1]
 
 
 def test_slow_batches_are_logged_with_time_and_then_counted(lines: Lines) -> None:

@@ -90,6 +90,8 @@ class IntervalSettings:
     """Maximum asynchronous hooks that run at once."""
     any_timestamp: bool = field(default_factory=any_timestamp_default)
     """Whether hooks may state timestamps that are plausible only in another unit than microseconds."""
+    real_clock: bool = True
+    """Whether the clock says what time it is. That of a test need not: records of a source may be far ahead of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,4 +143,5 @@ class IntervalSetup:
             "" if program.state.takes_none else program.state.type_name,
             program.topology,
             self.meter.measures.connector,
+            real_clock=self.settings.real_clock,
         )

@@ -125,7 +125,7 @@ class HookLog:
 
 def _write_first(failure: HookFailed) -> None:
     """The message with its traceback, and the remedy if no retry helps."""
-    permanent = f"this error does not pass by trying again: {REMEDY}\n"
+    permanent = f"this error does not pass by trying again: {failure.remedy or REMEDY}\n"
     text = error_traceback(failure.error)
     level = logging.ERROR if failure.stopped else logging.WARNING
     log.log(

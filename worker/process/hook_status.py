@@ -16,11 +16,6 @@ __all__ = ["failures_of", "hook_time", "hooks_of", "key_failure", "waits_of"]
 _MAX_SHOWN_KEYS: Final = 3
 """Maximum number of failing keys, and of hooks that do not end, per interval in a message: the oldest."""
 
-_OF_SOURCE: Final = (
-    "it is tried again by itself, and cannot be given up: see whether the source can be reached and has the split, or "
-    "mend its code; then `millwheel topology update`"
-)
-
 
 def failures_of(core: IntervalCore, now: int) -> wire.HookFailures | None:
     """Exceptions of the interval's hooks, and hooks that run for long. None if there are neither.
@@ -53,7 +48,7 @@ def key_failure(core: IntervalCore, failure: KeyFailure) -> wire.KeyFailure:
         attempts=failure.attempts,
         since_us=failure.since,
         last_us=failure.last,
-        dead_letter_problem=failure.letter or (_OF_SOURCE if core.state.program.of_source else ""),
+        dead_letter_problem=failure.letter or core.state.program.remedy,
     )
     if failure.next_attempt is not None and not core.stopped:
         found.next_attempt_us = core.state.clocks.wall_at(failure.next_attempt)

@@ -16,7 +16,7 @@ from millwheel.rpc.v1 import cluster_pb2
 from millwheel.rpc.v1 import watermark_pb2 as watermarks
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 
-__all__ = ["injector_cause", "source_cause"]
+__all__ = ["injector_cause", "source_cause", "unfed_remedy"]
 
 
 async def source_cause(found: GroupWatermark, name: str, client: ControlClient) -> HoldCause:
@@ -38,7 +38,7 @@ def injector_cause(found: GroupWatermark, stream: str, name: str) -> HoldCause:
     row = found.row
     if row is None:
         text = f"{name}: no injector process has announced itself"
-        return HoldCause("injector", name, text, "start one, or finish the stream")
+        return HoldCause("injector", name, text, unfed_remedy(stream))
     who = f"{name}: injector process {row.process!r}"
     end = (
         "or, only if it never sends again, end it for good, with which the stream ends if no other process is left: "
@@ -60,6 +60,14 @@ def injector_cause(found: GroupWatermark, stream: str, name: str) -> HoldCause:
         return HoldCause("injector", name, text, remedy, "", row.process)
     text = f"{who} last published {_published(row)}: it promises no more yet"
     return HoldCause("injector", name, text, process=row.process)
+
+
+def unfed_remedy(stream: str) -> str:
+    """Return what to do about a stream that no injector process has ever fed."""
+    return (
+        "start one; or, only if none will ever send into it, end the stream for good: "
+        f"`millwheel injector finish {stream} --all`"
+    )
 
 
 def _raise_it(stream: str, process: str) -> str:

@@ -8,6 +8,7 @@ from millwheel.client.authorities import MasterAddresses
 from millwheel.client.control import ControlClient
 from millwheel.client.holds.names import GroupNames
 from millwheel.client.shards import ShardedWatermarks
+from millwheel.model.incarnation import is_injector
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import watermark_pb2 as watermarks
@@ -60,7 +61,8 @@ def held_by(found: GroupWatermark, names: GroupNames) -> str:
     if found.value == MAX_TIMESTAMP:
         return "nothing: it has ended"
     if row is None:
-        return "no owner has reported" if found.value == MIN_TIMESTAMP else "nothing"
+        missing = "no injector process has announced itself" if is_injector(found.group) else "no owner has reported"
+        return missing if found.value == MIN_TIMESTAMP else "nothing"
     if row.process:
         return f"injector process {row.process}" + (" (idle)" if row.idle else "")
     if row.hold.kind == HoldKind.HOLD_KIND_INPUT:

@@ -13,10 +13,13 @@ from typing import Final
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, format_timestamp
 from millwheel.model.units import (
     ANY_TIMESTAMP_VARIABLE,
+    MAX_AHEAD_US,
     OLDEST_USUAL_US,
     UNIT_NAMES,
     UNIT_NANOSECONDS,
     any_timestamp_default,
+    describe_unlikely,
+    is_likely,
 )
 from millwheel.sdk.errors import UsageError
 
@@ -30,7 +33,6 @@ __all__ = [
     "unlikely",
 ]
 
-_MAX_AHEAD_US: Final = 366 * 86_400_000_000
 _IN_UNITS: Final = {
     "s": "millwheel.from_seconds",
     "ms": "millwheel.from_milliseconds",
@@ -38,11 +40,6 @@ _IN_UNITS: Final = {
     "ns": "millwheel.from_nanoseconds",
 }
 _MEANT: Final = "open the injector with settings=InjectorSettings(any_timestamp=True)"
-
-
-def is_likely(timestamp: int, now: int) -> bool:
-    """Whether a time (microseconds) is from 1980 or later, and at most a year after ``now``."""
-    return OLDEST_USUAL_US <= timestamp <= now + _MAX_AHEAD_US
 
 
 def unlikely(timestamp: int, now: int, advice: Mapping[str, str], meant: str, unit: str = "us") -> str:
@@ -62,7 +59,7 @@ def unlikely(timestamp: int, now: int, advice: Mapping[str, str], meant: str, un
     side = "before 1980" if timestamp < OLDEST_USUAL_US else "more than a year ahead"
     factor = UNIT_NANOSECONDS.get(unit)
     if factor is None:
-        return f"{shown} is {side}; if that is meant, {meant}"
+        return f"{describe_unlikely(timestamp)}; if that is meant, {meant}"
     number = timestamp * 1_000 // factor
     text = f"{number} as {UNIT_NAMES[unit]} is {shown}"
     for other, other_factor in UNIT_NANOSECONDS.items():
@@ -112,5 +109,5 @@ class TimeCheck:
     def _is_likely(self, time_us: int) -> bool:
         if self.first <= time_us <= self.last or not MIN_TIMESTAMP < time_us < MAX_TIMESTAMP:
             return True
-        self.last = max(self.last, self._clock() + _MAX_AHEAD_US)
+        self.last = max(self.last, self._clock() + MAX_AHEAD_US)
         return self.first <= time_us <= self.last

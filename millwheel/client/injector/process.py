@@ -267,6 +267,14 @@ class InjectorProcess(ABC):
         """Which computation does not ACK, and why. Empty unless ACKs are missing for ten seconds or more."""
         return self._monitor.text
 
+    @property
+    def unreachable(self) -> str:
+        """Which consumer of the stream no record can reach now, and why. Empty: each has an owner that is connected.
+
+        It is not empty for a moment while owners change, and when the injector has just been opened.
+        """
+        return self._session.unreachable()
+
     def acknowledged(self, partition: str = "") -> int | None:
         """The position from which the source may restart ``partition`` after a crash: all lower positions are ACKed.
 

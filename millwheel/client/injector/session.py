@@ -186,6 +186,18 @@ class InjectorSession(InjectorDriver):
     def _fail(self, error: InjectorError) -> None:
         self.step(SessionFailed(error))
 
+    def unreachable(self) -> str:
+        """A consumer that no record can reach now, in words: none of its owners is connected. Empty: there is none."""
+        core = self.core
+        for one in () if core.routing is None else core.routing.consumers.values():
+            owners = {route.address for route in one.routes} - {""}
+            if owners & self._connected:
+                continue
+            name = f"the log of stream {core.stream}" if one.log else f"{one.topology}/{one.computation}"
+            why = f"no connection to {', '.join(sorted(owners))}" if owners else "no worker has it"
+            return f"{name} cannot be reached: {why}"
+        return ""
+
     # Notices.
 
     def notices(self, awaited: Callable[[], str]) -> AbstractContextManager[None]:

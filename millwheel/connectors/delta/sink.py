@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from millwheel.sdk.typeinfo import type_name
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-__all__ = ["write_delta"]
+__all__ = ["NEWEST_SECONDS", "write_delta"]
 
 T = TypeVar("T")
 
@@ -39,8 +40,12 @@ _OTHER_COMMITS: Final = 100
 """So many commits of others may come first, one after the other, while a batch is committed."""
 _TRIES: Final = 3
 """How often a batch is written because another commit changed the columns, or the progress."""
-_COMMITS_TO_KEEP: Final = 100
-"""How many commits before its own a writer waits for. Older ones are on the disk: systems write within a minute."""
+NEWEST_SECONDS: Final = 60.0
+"""How long a version of the table is kept that was the newest. Behind it, a writer reads each commit of others, one by
+one, and a clean-up of the log may remove them."""
+_ON_DISK: Final = 60_000_000
+"""Microseconds within which a system writes a file to the disk by itself."""
+_LAST_CHECKPOINT: Final = "_delta_log/_last_checkpoint"
 _BREAK: Final = re.compile(r"\s*(?:\x1b\[\d*m)*↳(?:\x1b\[\d*m)*\s*")
 """What is between two causes in an error of the library."""
 _SHOWN: Final = 500
@@ -133,6 +138,8 @@ class _DeltaWriter(SinkWriter[T]):
         self._table: DeltaTable | None = None
         self._found: ShardProgress | None = None
         """The progress in the version of the table that ``_table`` is."""
+        self._newest_at = 0.0
+        """When that version was the newest, by the monotonic clock."""
         self._kept = -1
         """The version up to which a table in a directory is on the disk."""
 
@@ -146,7 +153,8 @@ class _DeltaWriter(SinkWriter[T]):
         rows = self._columns.table([value for value, _ in batch.records])
         with _explained(self._sink.root):
             for tried in range(1, _TRIES + 1):
-                table = self._table or self._load(make=not batch.after)
+                now = time.monotonic()
+                table = self._newest(now, make=not batch.after)
                 progress = next_progress(self._found, self._place, batch, str(self._sink.root))
                 assert table is not None  # else there is no progress, and only a first batch follows
                 if progress == self._found:
@@ -159,9 +167,16 @@ class _DeltaWriter(SinkWriter[T]):
                     if tried == _TRIES:
                         raise
                     continue
-                self._table, self._found = table, progress
+                self._table, self._found, self._newest_at = table, progress, now
                 self._keep(table)
                 return
+
+    def _newest(self, now: float, *, make: bool) -> DeltaTable | None:
+        """The table in a version that is the newest, or was it a moment ago. None: there is no table."""
+        if self._table is None or now - self._newest_at >= NEWEST_SECONDS:
+            self._newest_at = now
+            return self._load(make=make)
+        return self._table
 
     def _load(self, *, make: bool) -> DeltaTable | None:
         """Load the newest version of the table, and the progress that it has. None: there is no table."""
@@ -217,17 +232,27 @@ class _DeltaWriter(SinkWriter[T]):
     def _keep(self, table: DeltaTable) -> None:
         """Wait until a table in a directory is on the disk, because deltalake does not.
 
-        A reader needs the commits of others, too, and they may have died before they could wait.
+        A reader needs the commits of others, too, and they may have died before they could wait. It begins with the
+        newest checkpoint, which the library writes behind some commits: a broken one hides the whole table.
         """
         if (storage := self._directory) is None:
             return
-        last, paths = table.version(), list[str]()
-        for version in range(max(self._kept + 1, last - _COMMITS_TO_KEEP), last + 1):
+        last, paths, newest_at = table.version(), list[str](), 0
+        for version in range(last, self._kept, -1):
             log = f"_delta_log/{version:020}.json"
-            if (commit := storage.load(log)) is not None:  # else a clean-up has removed it, after days
-                actions = [json.loads(line) for line in commit.content.splitlines()]
-                paths += [unquote(action["add"]["path"]) for action in actions if "add" in action]
-                paths.append(log)
+            if (commit := storage.load(log)) is None:  # a clean-up has removed it, with those before
+                break
+            actions = [json.loads(line) for line in commit.content.splitlines()]
+            paths += [unquote(action["add"]["path"]) for action in actions if "add" in action]
+            paths.append(log)
+            written_at = storage.stat(log).modified
+            newest_at = max(newest_at, written_at)
+            if newest_at - written_at > _ON_DISK:
+                break
+        if (pointer := storage.load(_LAST_CHECKPOINT)) is not None:
+            with suppress(ValueError, KeyError, TypeError):  # it is broken, and readers go without it
+                version = json.loads(pointer.content)["version"]
+                paths += [_LAST_CHECKPOINT, f"_delta_log/{version:020}.checkpoint.parquet"]
         storage.keep(paths)
         self._kept = last
 

@@ -157,6 +157,7 @@ class LinesReader(SplitReader[T, FilePosition]):
             data = text.at(position.offset, asked)
         ended = closed and len(data) < asked and self._is_unchanged()
         records: list[tuple[Any, Timestamp | None]] = []
+        numbers = [position.line + 1]
         if position.inside is Inside.LINE:
             size = data.find(b"\n") + 1
             self._move(data[:size] or data, int(size > 0), Inside.NOTHING if size else Inside.LINE)
@@ -166,17 +167,16 @@ class LinesReader(SplitReader[T, FilePosition]):
             self._move(data, 0, Inside.LINE)
         else:
             lines, size = split_lines(data, ended=ended)
-            if len(lines) > (most := min(READ_LINES, reader.most_records, self.most_records)):
-                del lines[most:]
-                size = sum(map(len, lines)) + len(lines)
-            values, inside = self._parsed(reader, lines)
+            values, numbers, count, inside = self._parsed(reader, lines[:READ_LINES])
+            if count < len(lines):
+                size = sum(map(len, lines[:count])) + count
             records = [(value, None) for value in values]
-            self._move(data[:size], len(lines), inside)
+            self._move(data[:size], count, inside)
         ended = ended and self._position.offset == position.offset + len(data)
         behind = text.left(self._position.offset, self._position.line)
         if ended:
             self._open = None  # a decompressor is large
-        return Read(records, self._position, ended=ended, behind=behind)
+        return Read(records, self._position, ended=ended, behind=behind, places=lambda index: f"line {numbers[index]}")
 
     def _is_unchanged(self) -> bool:
         """Whether the file is as it was when it was opened. Otherwise it is opened again: it may have grown."""
@@ -185,10 +185,18 @@ class LinesReader(SplitReader[T, FilePosition]):
         self._open = None
         return False
 
-    def _parsed(self, reader: LineReader, lines: list[bytes]) -> tuple[list[Any], Inside]:
-        """The records of lines, and what the place behind them is inside of."""
-        number, inside, values = self._position.line, self._position.inside, []
+    def _parsed(self, reader: LineReader, lines: list[bytes]) -> tuple[list[Any], list[int], int, Inside]:
+        """The records of the first lines, each one's number, how many lines it took, and what they leave open.
+
+        Their number is limited, and not that of the lines: a read grows again when it has as many as it may.
+        """
+        number, inside = self._position.line, self._position.inside
+        values: list[Any] = []
+        numbers: list[int] = []
+        most = min(reader.most_records, self.most_records)
         for one in lines:
+            if len(values) == most:
+                break
             number += 1
             line = one.removesuffix(b"\r")
             if number == 1:
@@ -202,7 +210,9 @@ class LinesReader(SplitReader[T, FilePosition]):
                 except LineError as error:
                     values.append(self._bad(number, str(error), line))
                     inside = Inside.QUOTES if isinstance(error, OpenQuoteError) else Inside.NOTHING
-        return values, inside
+            if len(values) > len(numbers):
+                numbers.append(number)
+        return values, numbers, number - self._position.line, inside
 
     def _bad(self, number: int, error: str, line: bytes) -> BadRecord:
         return BadRecord(self._path, f"line {number}", error, line[:_RAW_BYTES])

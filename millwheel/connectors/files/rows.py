@@ -75,7 +75,13 @@ class RowsReader(SplitReader[T, FilePosition]):
         records: list[tuple[Any, Timestamp | None]] = [(row, None) for row in rows]
         if done >= self._rows:
             self._batches = self._batch = None
-        return Read(records, self._position, ended=done >= self._rows, behind=self._rows - done)
+        return Read(
+            records,
+            self._position,
+            ended=done >= self._rows,
+            behind=self._rows - done,
+            places=lambda index: f"row {position.line + 1 + index}",
+        )
 
     def _open(self, info: FileInfo) -> Iterator[Any]:
         """The batches of rows from the position on."""

@@ -65,6 +65,22 @@ class Asker:
         )
         return int(found.offset)
 
+    async def setting(self, topic: str, name: str) -> str | None:
+        """A setting of a topic, also if it is the default of the brokers. None: they have no such setting.
+
+        Raises:
+            KafkaError: The brokers do not answer, or do not say it to this user.
+        """
+        from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
+
+        wanted = [ConfigResource(ResourceType.TOPIC, topic)]
+        found = await self._answer(
+            f"the settings of topic {topic!r}",
+            lambda admin: admin.describe_configs(wanted, request_timeout=ANSWER_SECONDS),
+            topic,
+        )
+        return str(found[name].value) if name in found else None
+
     async def make(self, topic: str, partitions: int, replicas: int, config: Mapping[str, str]) -> None:
         """Make a topic."""
         from confluent_kafka.cimpl import NewTopic
@@ -100,7 +116,7 @@ class Asker:
             except library().KafkaException as error:
                 if error.args[0].code() == library().KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise NoTopicError(f"there is no topic {topic!r} at {client}: make it, or mend the name") from error
-                if not is_moving(error) or time.monotonic() > end:
+                if not is_moving(error.args[0]) or time.monotonic() > end:
                     self._drop(client)
                     raise client.failure(what, error) from error
             await asyncio.sleep(0.1)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 from io import BytesIO
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from millwheel.connectors.kafka.avro_types import NATIVE, Shapes
+from millwheel.connectors.kafka.clients import KafkaError
 from millwheel.connectors.kafka.formats import Parse, RegistryValues
 from millwheel.connectors.kafka.registry import RegisteredSchema
 from millwheel.sdk.errors import UsageError
@@ -18,12 +19,16 @@ __all__ = ["AvroValues"]
 
 T = TypeVar("T")
 
+_KINDS: Final = ("record", "error", "enum", "array", "map", "fixed")
+"""What ``type`` says of a schema with parts. A record may have one of these as its name."""
+
 
 def _library() -> Any:
     """The library of Avro. It is loaded at its first use.
 
     Raises:
         UsageError: It is not installed.
+        KafkaError: Its files cannot be read now.
     """
     try:
         import fastavro
@@ -31,6 +36,8 @@ def _library() -> Any:
         raise UsageError(
             "Avro needs the library fastavro where the topology runs: install openmillwheel[avro] there"
         ) from error
+    except OSError as error:  # the process may have no descriptor left: the record has no fault
+        raise KafkaError(f"the library fastavro cannot be loaded now: {error.strerror}; it is tried again") from error
     return fastavro
 
 
@@ -43,8 +50,20 @@ def _contains_itself(schema: Any, within: frozenset[str] = frozenset()) -> bool:
     if "fields" in schema:
         within |= {schema["name"]}
     parts = [one["type"] for one in schema.get("fields", ())]
-    parts += [schema[name] for name in ("type", "items", "values") if name in schema]
+    parts += [schema[name] for name in ("items", "values") if name in schema]
+    if schema["type"] not in _KINDS:  # the name of a type, or a schema
+        parts.append(schema["type"])
     return any(_contains_itself(one, within) for one in parts)
+
+
+def _only_record(schema: Any) -> str | None:
+    """The name of the record that all values of a parsed schema are, but for null. None: there is no such record.
+
+    The library names a record only where the writer had several to choose from.
+    """
+    parts = schema if isinstance(schema, list) else [schema]
+    names = [one["name"] for one in parts if isinstance(one, dict) and "fields" in one]
+    return names[0] if len(names) == len([one for one in parts if one != "null"]) == 1 else None
 
 
 class AvroValues(RegistryValues[T]):
@@ -124,6 +143,7 @@ class AvroValues(RegistryValues[T]):
             # The library reads it by recursion without a bound, so 10 kB of a damaged record would end the process.
             raise ValueError("its schema contains itself, and such values cannot be read")
         read, inward, kind = library.schemaless_reader, self._shape.inward, self._kind
+        alone = _only_record(schema) if self._shape.is_any_of else None
 
         def parse(data: bytes) -> T:
             buffer = BytesIO(data)
@@ -133,6 +153,8 @@ class AvroValues(RegistryValues[T]):
                 raise ValueError("its bytes end within the value, or do not fit its schema") from error
             if buffer.tell() != len(data):
                 raise ValueError("its bytes go on behind the value, so they do not fit its schema")
+            if alone is not None and isinstance(plain, dict):
+                plain = alone, plain
             value: T = msgspec.convert(plain if inward is None else inward(plain), kind)
             return value
 

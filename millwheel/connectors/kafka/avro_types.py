@@ -8,13 +8,13 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from math import isfinite
-from typing import Any, Final, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import msgspec
 from msgspec import NODEFAULT, inspect
 
-from millwheel.model.time import Timestamp
+from millwheel.connectors.kafka.avro_times import has_timestamp, holds_timestamps, timestamps_of
 
 __all__ = ["NATIVE", "Shape", "Shapes"]
 
@@ -39,6 +39,8 @@ class Shape(NamedTuple):
     """From what ``msgspec.to_builtins`` makes of a value to what fastavro writes. None: it is the same."""
     inward: Step | None = None
     """From what fastavro reads to what ``msgspec.convert`` takes. None: it is the same."""
+    is_any_of: bool = False
+    """Whether it is one of several records, which ``inward`` finds by name."""
 
 
 class _At(NamedTuple):
@@ -65,7 +67,7 @@ class Shapes:
 
     def of_kind(self, kind: Any) -> Shape:
         """The shape of a whole type."""
-        return self._of(inspect.type_info(kind), _At("it", {}, _has_timestamp(kind)))
+        return self._of(inspect.type_info(kind), _At("it", {}, has_timestamp(kind, {})))
 
     def _of(self, info: inspect.Type, at: _At) -> Shape:
         if isinstance(info, inspect.Metadata):
@@ -74,13 +76,17 @@ class Shapes:
             return _TIMESTAMP if at.is_time and isinstance(info, inspect.IntType) else _PLAIN[type(info)]
         make = _MAKERS.get(type(info))
         if make is None:
-            return self._without(at, f"the type {type(info).__name__.removesuffix('Type')} has no form in Avro")
+            return self._without(at, f"the type {type(info).__name__.removesuffix('Type')} has no form in Avro", info)
         return make(self, info, at)
 
-    def _without(self, at: _At, why: str) -> Shape:
-        """The shape of a type without a schema. Its values are read as fastavro has them."""
+    def _without(self, at: _At, why: str, info: inspect.Type | None = None) -> Shape:
+        """The shape of a type without a schema. Its values are read as fastavro has them.
+
+        But Timestamps are not read at all: a number in their place may have any unit. ``info``: what may have some.
+        """
         self.problems.append(f"{at.path}: {why}")
-        return Shape("null")
+        has_times = at.is_time or (info is not None and holds_timestamps(info))
+        return Shape("null", inward=_no_timestamp if has_times else None)
 
     def decimal(self, info: inspect.DecimalType, at: _At) -> Shape:
         if "precision" not in at.extra:
@@ -118,7 +124,7 @@ class Shapes:
     def map(self, info: inspect.DictType, at: _At) -> Shape:
         value = self._of(info.value_type, at._replace(path=f"{at.path}{{}}"))
         if not isinstance(info.key_type, inspect.StrType):
-            return self._without(at, "the keys of a map are texts")
+            return self._without(at, "the keys of a map are texts", info)
         return Shape({"type": "map", "values": value.schema}, _each_value(value.outward), _each_value(value.inward))
 
     def union(self, info: inspect.UnionType, at: _At) -> Shape:
@@ -129,13 +135,17 @@ class Shapes:
             return Shape([*null, shape.schema], _unless_none(shape.outward), _unless_none(shape.inward))
         if all(type(one) in _SIMPLE for one in others):
             # An integer fits a double, too, and fastavro takes the first that fits.
-            ordered = sorted(others, key=lambda one: _SIMPLE.index(type(one)))
-            return Shape([*null, *(_PLAIN[type(one)].schema for one in ordered)])
+            ordered = [self._of(one, at) for one in sorted(others, key=lambda one: _SIMPLE.index(type(one)))]
+            schema = [*null, *(one.schema for one in ordered)]
+            steps = (_moment_of_several, _microseconds_of_several) if _TIMESTAMP in ordered else ()
+            return Shape(schema, *steps)
         if all(isinstance(one, inspect.StructType) and isinstance(one.tag, str) for one in others):
             records = {one.tag: self._of(one, at) for one in others if isinstance(one, inspect.StructType)}
             tag_field = others[0].tag_field  # type: ignore[attr-defined]
-            return Shape([*null, *(one.schema for one in records.values())], *_by_tag(tag_field, records))
-        return self._without(at, "a union is of None and one type, of bool, int, float, str and bytes, or of Structs")
+            schemas = [one.schema for one in records.values()]
+            return Shape([*null, *schemas], *_by_tag(tag_field, records), is_any_of=True)
+        why = "a union is of None and one type, of bool, int, float, str and bytes, or of Structs"
+        return self._without(at, why, info)
 
     def record(self, info: inspect.StructType | inspect.DataclassType | inspect.TypedDictType, at: _At) -> Shape:
         if (known := self._records.get(info.cls)) is not None:
@@ -143,12 +153,12 @@ class Shapes:
                 self._without(at, "a type that contains itself could not be read again")
             return Shape(known.name, known.outward, known.inward)
         if getattr(info, "array_like", False):
-            return self._without(at, "a Struct with array_like=True has no names of fields")
+            return self._without(at, "a Struct with array_like=True has no names of fields", info)
         tag = getattr(info, "tag", None)
         name = tag if isinstance(tag, str) else info.cls.__name__
         record = self._records[info.cls] = _Record(self._named(name, info.cls, at))
         record.tag = None if tag is None else (getattr(info, "tag_field", ""), tag)
-        times = _timestamps(info.cls)
+        times = timestamps_of(info.cls)
         self._open.add(info.cls)
         fields = [self._field(record, one, at, is_time=one.name in times) for one in info.fields]
         self._open.remove(info.cls)
@@ -161,13 +171,16 @@ class Shapes:
         if not _NAME.fullmatch(name):
             self._without(at, "Avro has no such name: let msgspec.field(name=...) give it another one")
         shape = self._of(field.type, at)
+        if not field.required and field.default is NODEFAULT and field.default_factory is NODEFAULT:
+            self._without(at, "it may be missing, and a record of Avro has all of its fields: give it a default")
         aliases = _aliases(field.type)
         record.add(field, shape, aliases)
         made = {"name": name, "type": shape.schema, **({"aliases": aliases} if aliases else {})}
         default = _default(field)
         if default is None or (default is not NODEFAULT and not isinstance(shape.schema, list)):
             made["default"] = default
-        elif default is not NODEFAULT and len(shape.schema) == 2:  # the default is one of the first type
+        elif default is not NODEFAULT and len(shape.schema) == 2 and "null" in shape.schema:
+            # The default is one of the first type.
             made |= {"type": sorted(shape.schema, key=lambda one: one == "null"), "default": default}
         return made
 
@@ -243,17 +256,24 @@ def _default(field: inspect.Field) -> Any:
 
 
 def _aliases(info: inspect.Type) -> list[str]:
-    return list((info.extra or {}).get("aliases", ())) if isinstance(info, inspect.Metadata) else []
+    """Former names of a field. They may be said of its type, or of one of the types in its union."""
+    if isinstance(info, inspect.Metadata):
+        return [*(info.extra or {}).get("aliases", ()), *_aliases(info.type)]
+    return [name for one in info.types for name in _aliases(one)] if isinstance(info, inspect.UnionType) else []
 
 
-def _timestamps(cls: Any) -> set[str]:
-    """The fields of a class that have Timestamps. msgspec takes these for integers."""
-    hints = get_type_hints(get_origin(cls) or cls, include_extras=True)
-    return {name for name, hint in hints.items() if _has_timestamp(hint)}
+def _no_timestamp(value: Any) -> None:
+    if value is not None:
+        raise ValueError("a type without a form in Avro has Timestamps, and nothing says their unit: read them as int")
 
 
-def _has_timestamp(hint: Any) -> bool:
-    return hint is Timestamp or any(_has_timestamp(one) for one in get_args(hint))
+def _moment_of_several(value: Any) -> Any:
+    return _moment(value) if type(value) is int else value
+
+
+def _microseconds_of_several(value: Any) -> Any:
+    is_other = value is None or isinstance(value, bool | float | str | bytes)
+    return value if is_other else _microseconds(value)
 
 
 def _with_zone(value: datetime) -> datetime:

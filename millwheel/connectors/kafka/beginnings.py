@@ -22,10 +22,12 @@ class Beginning(NamedTuple):
     Attributes:
         offset: The first offset that is read.
         uncertain: Whether the topic's retention may have removed records that belong before it.
+        empty: Whether it has removed all that there were. So it is uncertain by any time.
     """
 
     offset: int
     uncertain: bool = False
+    empty: bool = False
 
 
 def plain_start(given: object) -> PlainStart:
@@ -76,4 +78,4 @@ def offset_since(low: int, high: int, found: int) -> Beginning:
         found: The offset of its first record that is as new as the time. -1: there is none.
     """
     offset = high if found < 0 else min(found, high)
-    return Beginning(offset, uncertain=low > 0 and offset <= low)
+    return Beginning(offset, uncertain=low > 0 and offset <= low, empty=low > 0 and high <= low)

@@ -45,10 +45,11 @@ _CONSUMER: Final = {
     "queued.max.messages.kbytes": 8_192,
 }
 _MOVES: Final = frozenset({
-    "LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "OFFSET_NOT_AVAILABLE", "UNKNOWN_LEADER_EPOCH",
-    "_NOENT", "_UNKNOWN_PARTITION",
+    "FENCED_LEADER_EPOCH", "KAFKA_STORAGE_ERROR", "LEADER_NOT_AVAILABLE", "LISTENER_NOT_FOUND",
+    "NOT_LEADER_FOR_PARTITION", "OFFSET_NOT_AVAILABLE", "REPLICA_NOT_AVAILABLE", "UNKNOWN_LEADER_EPOCH",
+    "UNKNOWN_TOPIC_ID", "_NOENT", "_UNKNOWN_PARTITION",
 })  # fmt: skip
-"""Errors of a partition that another broker takes over."""
+"""Errors of a partition that another broker takes over. The protocol calls those of brokers retriable."""
 _FROM_ENVIRONMENT: Final = re.compile(r"\$\{(\w+)\}")
 
 log = logging.getLogger("millwheel.kafka")
@@ -125,9 +126,12 @@ def read_settings(path: Path) -> dict[str, str]:
         KafkaError: It cannot be read, a line is no property, or a variable is not set.
     """
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text("utf-8").splitlines()
     except OSError as error:
-        raise KafkaError(f"the worker cannot read the settings for Kafka: {error}") from error
+        raise KafkaError(f"the worker cannot read the file of settings: {error}") from error
+    except UnicodeDecodeError as error:
+        # The error itself has the whole text, with its passwords.
+        raise KafkaError(f"the file of settings {path} is no text in UTF-8, at byte {error.start}") from None
     found = {}
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.lstrip().startswith("#"):
@@ -171,7 +175,7 @@ class KafkaClient:
             try:
                 return call()
             except library().KafkaException as error:
-                if not is_moving(error) or time.monotonic() > end:
+                if not is_moving(error.args[0]) or time.monotonic() > end:
                     raise self.failure(what, error) from error
             time.sleep(0.1)
 
@@ -188,9 +192,9 @@ class KafkaClient:
         return f"brokers {self._brokers}"
 
 
-def is_moving(error: Exception) -> bool:
-    """Whether an error of the library says that another broker takes a partition over, which takes a moment."""
-    return bool(error.args[0].name() in _MOVES)
+def is_moving(error: Any) -> bool:
+    """Whether a KafkaError of the library says that another broker takes a partition over, which takes a moment."""
+    return bool(error.name() in _MOVES)
 
 
 def _text(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -10,10 +11,11 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from millwheel.connectors.kafka.registry import RegisteredSchema, RegistryAccess
+from millwheel.connectors.kafka.clients import KafkaError
+from millwheel.connectors.kafka.registry import RegisteredSchema, RegistryAccess, UnknownSchemaError
 from millwheel.sdk.errors import UsageError
 
-__all__ = ["KEPT_SCHEMAS", "JsonValues", "RegistryFormat", "RegistryValues"]
+__all__ = ["KEPT_SCHEMAS", "UNKNOWN_SECONDS", "JsonValues", "RegistryFormat", "RegistryValues", "UnknownIds"]
 
 T = TypeVar("T")
 
@@ -25,10 +27,14 @@ _DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 """The version of JSON Schema that msgspec writes. Registries recognise it by this."""
 KEPT_SCHEMAS: Final = 1_000
 """So many schemas of writers are kept, those used last. A topic has a few."""
+UNKNOWN_SECONDS: Final = 30.0
+"""So long a schema must be unknown until it is not there. A registry's servers learn of it one after the other."""
+FORGOTTEN_SECONDS: Final = 3600.0
+"""When an id that was not there is waited for again: it may have been given to a schema meanwhile."""
 
 
 class RegistryValues(ABC, Generic[T]):
-    """How values of a type are in records: in Avro or JSON."""
+    """How values of a type are in records: in Avro, Protobuf or JSON."""
 
     schema_type: str
     """What the registry calls it."""
@@ -44,6 +50,15 @@ class RegistryValues(ABC, Generic[T]):
     @abstractmethod
     def name(self) -> str:
         """The name of the schema's record."""
+
+    def registered(self, registry: RegistryAccess, *, register: bool) -> RegisteredSchema:
+        """What a sink registers or looks up. A schema that refers to others asks for these first.
+
+        Raises:
+            UsageError: The type has no schema.
+            KafkaError: The registry refuses another schema, does not have it, or cannot be asked.
+        """
+        return RegisteredSchema(self.schema(), self.schema_type)
 
     @abstractmethod
     def encode(self, value: T) -> bytes:
@@ -62,6 +77,27 @@ class RegistryValues(ABC, Generic[T]):
         """
 
 
+class UnknownIds:
+    """Since when ids of schemas are unknown. Pure. Seconds are those of any clock that does not go back."""
+
+    def __init__(self) -> None:
+        self._since: dict[int, float] = {}
+
+    def wait(self, number: int, now: float) -> float:
+        """An id is unknown now. Returns for how many more seconds it may still appear."""
+        since = self._since.setdefault(number, now)
+        if now - since > FORGOTTEN_SECONDS:  # by now it may be that of another schema
+            since = self._since[number] = now
+        if len(self._since) > KEPT_SCHEMAS:
+            # It waits once more, if a record names it again. Threads share this, so each step is atomic.
+            self._since.pop(list(self._since)[0], None)  # noqa: RUF015
+        return max(0.0, since + UNKNOWN_SECONDS - now)
+
+    def found(self, number: int) -> None:
+        """An id is known."""
+        self._since.pop(number, None)
+
+
 @dataclass(frozen=True, slots=True)
 class RegistryFormat(Generic[T]):
     """The format of keys or values whose schema is in a registry. :class:`~millwheel.connectors.kafka.SchemaRegistry`
@@ -78,6 +114,7 @@ class RegistryFormat(Generic[T]):
     _parsers: Callable[[int], Parse[T]] = field(init=False, compare=False, repr=False)
     _ids: dict[str, int] = field(init=False, compare=False, repr=False, default_factory=dict)
     """By subject: the id of the schema to write with. A format has one subject, or one for each topic."""
+    _unknown: UnknownIds = field(init=False, compare=False, repr=False, default_factory=UnknownIds)
 
     def __post_init__(self) -> None:
         if not isinstance(self.subject, str) or not self.subject:
@@ -91,8 +128,8 @@ class RegistryFormat(Generic[T]):
         It may ask the registry, for up to ten seconds. So it is called in ``decode=`` of a source.
 
         Raises:
-            ValueError: The bytes cannot be read.
-            KafkaError: The registry cannot be asked.
+            ValueError: The bytes cannot be read. Or the registry has not had their schema for ``UNKNOWN_SECONDS``.
+            KafkaError: The registry cannot be asked, or does not have the schema yet.
             UsageError: The library for this format is missing, or an event loop runs on this thread.
         """
         if len(data) < _HEAD or data[0] != 0:
@@ -116,7 +153,7 @@ class RegistryFormat(Generic[T]):
         subject = self.subject.replace("{record}", self.values.name())
         number = self._ids.get(subject)
         if number is None:
-            schema = RegisteredSchema(self.values.schema(), self.values.schema_type)
+            schema = self.values.registered(self.registry, register=self.register)
             number = self._ids[subject] = self.registry.id_of(subject, schema, register=self.register)
         return b"\0" + number.to_bytes(4, "big") + self.values.encode(value)
 
@@ -130,7 +167,18 @@ class RegistryFormat(Generic[T]):
         return replace(self, subject=self.subject.replace("{topic}", topic))
 
     def _parser(self, number: int) -> Parse[T]:
-        return self.values.parser(lambda: self.registry.schema(number))
+        try:
+            parse = self.values.parser(lambda: self.registry.schema(number))
+        except UnknownSchemaError as error:
+            # A writer may have registered it a moment ago, by another server of the registry.
+            if (seconds := self._unknown.wait(number, time.monotonic())) > 0:
+                raise KafkaError(
+                    f"{error}: it is asked again for {seconds:.0f} s, for its servers learn of a new schema one after "
+                    "the other"
+                ) from error
+            raise
+        self._unknown.found(number)
+        return parse
 
 
 class JsonValues(RegistryValues[T]):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from millwheel.connectors.kafka.asking import Asker
 from millwheel.connectors.kafka.beginnings import PlainStart, offset_at, offset_since
-from millwheel.connectors.kafka.clients import ANSWER_SECONDS, Access, KafkaClient, KafkaError, library
+from millwheel.connectors.kafka.clients import ANSWER_SECONDS, Access, KafkaClient, KafkaError, is_moving, library
 from millwheel.connectors.kafka.records import event_time, message_bytes
 from millwheel.connectors.source import BadRecord, Read, SplitReader
 from millwheel.connectors.threads import CallThread
@@ -134,20 +134,30 @@ class PartitionReader(SplitReader[T, int], Generic[T]):
         start = self._start
         if not isinstance(start, int):
             return offset_at(start, self._place.number, low, high)
-        wanted = [library().TopicPartition(*self._place, -(-start // 1_000))]
-        (found,) = self._ask(lambda: self._handle.offsets_for_times(wanted, timeout=ANSWER_SECONDS))
-        if found.error is not None:
-            raise KafkaError(f"{self._place}: {found.error.str()}")
+        found = self._ask(lambda: self._first_since(start))
         # The end is the one before the search: what came since is read. And what is removed before now is noticed.
         low, _ = self._bounds()
-        begins = offset_since(low, high, found.offset)
+        begins = offset_since(low, high, found)
         if begins.uncertain and not self._skip_removed:
+            helps = (
+                "Nothing is left there, so no other time helps: begin with what comes by skip_removed=True, and take "
+                "it back by an update when each partition has a position"
+                if begins.empty
+                else "Give a later time, or begin with what is there by skip_removed=True"
+            )
             raise KafkaError(
                 f"{self._place}: what was before offset {low} was removed by the topic's retention, and some of it may "
-                f"be as new as start=, {format_timestamp(start)}. Give a later time, or begin with what is there by "
-                "skip_removed=True"
+                f"be as new as start=, {format_timestamp(start)}. {helps}"
             )
         return begins.offset
+
+    def _first_since(self, start: Timestamp) -> int:
+        """The offset of the first record at or after a time, as the broker says it."""
+        wanted = [library().TopicPartition(*self._place, -(-start // 1_000))]
+        (found,) = self._handle.offsets_for_times(wanted, timeout=ANSWER_SECONDS)
+        if found.error is not None:
+            raise library().KafkaException(found.error)
+        return int(found.offset)
 
     async def read(self) -> Read[T, int]:
         if self._begins:
@@ -195,7 +205,7 @@ class PartitionReader(SplitReader[T, int], Generic[T]):
             self._position = max(self._position, event.offset() or 0)
         elif error.code() in (library().KafkaError._AUTO_OFFSET_RESET, library().KafkaError.OFFSET_OUT_OF_RANGE):
             raise self._removed(f"what was at its offset {self._position}")
-        else:
+        elif not is_moving(error):  # the library looks for the new leader, and fetches on from there
             raise KafkaError(f"{self._place}, offset {self._position}: {error.str()}")
 
     def _value(self, message: confluent_kafka.Message) -> T | BadRecord:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from millwheel.connectors.kafka.asking import Asker, NoTopicError
-from millwheel.connectors.kafka.clients import ANSWER_SECONDS, Access, KafkaClient, KafkaError, library
+from millwheel.connectors.kafka.clients import ANSWER_SECONDS, Access, KafkaClient, KafkaError, is_moving, library
 from millwheel.connectors.progress import ShardProgress, follows, without_batch
 from millwheel.connectors.sink import SinkBatch, SinkShard
 
@@ -168,6 +168,8 @@ def _last_between(consumer: KafkaClient, topic: str, shard: int, first: int, end
                 ended = message.offset() >= end - 1
             elif error.code() == library().KafkaError._PARTITION_EOF:  # the library's name of an event
                 ended = message.offset() >= end
+            elif is_moving(error):
+                continue  # the library looks for the new leader, and fetches on from there
             else:
                 raise KafkaError(f"the progress of the sink, in topic {topic!r}: {error.str()}")
             if ended:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from base64 import b64encode
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -30,6 +31,11 @@ _MOST_BYTES: Final = 4 << 20
 """The most bytes of an answer."""
 _SHOWN: Final = 1_000
 """So many characters of a refusal are in the error."""
+_COMPATIBLE: Final = {
+    "PROTOBUF": "Keep the numbers and types of fields, and the names of messages",
+    "AVRO": "Give new fields defaults, keep the name of the record",
+}
+"""By type of schema: what makes the next one compatible."""
 _NAMES: Final = frozenset({
     "url", "basic.auth.user.info", "bearer.auth.token", "ssl.ca.location", "ssl.certificate.location",
     "ssl.key.location", "ssl.key.password",
@@ -37,10 +43,12 @@ _NAMES: Final = frozenset({
 """The properties of the file. They have the names of Confluent's clients."""
 _NO_SUBJECT, _NO_SCHEMA = 40401, 40403
 """Codes in answers."""
+_UNREADABLE: Final = (ValueError, RecursionError)
+"""What reading an answer may raise: it is no JSON, another one than it should be, no UTF-8, or too deep."""
 
 
 class UnknownSchemaError(ValueError):
-    """The registry does not have a schema. A record that names it cannot be read."""
+    """The server that was asked does not have a schema. Another server of the registry may have it already."""
 
 
 class RegisteredSchema(msgspec.Struct, frozen=True):
@@ -49,6 +57,12 @@ class RegisteredSchema(msgspec.Struct, frozen=True):
     schema: str
     kind: str = msgspec.field(default="AVRO", name="schemaType")
     references: list[Any] | None = None
+
+
+class _Version(msgspec.Struct):
+    """The answer to a schema that is looked up."""
+
+    version: int
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -62,7 +76,7 @@ class _Answer(msgspec.Struct, frozen=True):
         try:
             said = msgspec.json.decode(self.body)
             return int(said["error_code"]), str(said.get("message", ""))[:_SHOWN]
-        except (msgspec.DecodeError, TypeError, KeyError, ValueError, AttributeError):
+        except (*_UNREADABLE, TypeError, KeyError, AttributeError, OverflowError):
             return 0, self.body[:_SHOWN].decode(errors="replace").strip()
 
 
@@ -107,17 +121,14 @@ class RegistryAccess:
         Raises:
             KafkaError: The registry refuses the schema, does not have it, or cannot be asked.
         """
-        body = {"schema": schema.schema}
-        if schema.kind != "AVRO":  # the default, which older registries do not know by name
-            body["schemaType"] = schema.kind
         path = f"/subjects/{quote(subject, safe='')}"
-        answer = self._call("POST", f"{path}/versions" if register else path, body)
+        answer = self._call("POST", f"{path}/versions" if register else path, _body_of(schema))
         what = f"subject {subject!r}"
         code, text = (0, "") if answer.status == 200 else answer.refusal()
         if answer.status == 409:
             raise KafkaError(
                 f"{what}: its former versions are not compatible with the schema of the sink, so nothing is written: "
-                f"{text}. Give new fields defaults, keep the name of the record, or give the sink another subject="
+                f"{text}. {_COMPATIBLE.get(schema.kind, _COMPATIBLE['AVRO'])}, or give the sink another subject="
             )
         if code in (_NO_SUBJECT, _NO_SCHEMA):
             raise KafkaError(
@@ -126,12 +137,29 @@ class RegistryAccess:
             )
         return self._understood(answer, what, _Id).id
 
+    def version_of(self, subject: str, schema: RegisteredSchema, *, register: bool) -> int:
+        """The version of a schema within its subject, by which others refer to it. See :meth:`id_of`.
+
+        It blocks for up to twice ``ANSWER_SECONDS``.
+
+        Raises:
+            KafkaError: The registry refuses the schema, does not have it, or cannot be asked.
+        """
+        self.id_of(subject, schema, register=register)
+        answer = self._call("POST", f"/subjects/{quote(subject, safe='')}", _body_of(schema))
+        if answer.status == 404 and answer.refusal()[0] in (_NO_SUBJECT, _NO_SCHEMA):
+            raise KafkaError(
+                f"subject {subject!r}: {self._place()} does not have the schema yet that another server of the "
+                "registry has taken; it is asked again, and nothing is lost"
+            )
+        return self._understood(answer, f"subject {subject!r}", _Version).version
+
     def _understood(self, answer: _Answer, what: str, kind: type[T]) -> T:
         """What the answer says. Raises KafkaError for any other answer than that."""
         if answer.status == 200:
             try:
                 return msgspec.json.decode(answer.body, type=kind)
-            except msgspec.DecodeError as error:
+            except _UNREADABLE as error:
                 raise KafkaError(f"{what}: {self._place()} does not answer as a schema registry: {error}") from error
         _, text = answer.refusal()
         raise KafkaError(f"{what}: {self._place()} answered {answer.status}: {text or 'no text'}; {_advice(answer)}")
@@ -159,15 +187,27 @@ class RegistryAccess:
         return f"the schema registry {self._given()['url']}"
 
     def _call(self, method: str, path: str, body: Mapping[str, str] | None = None) -> _Answer:
-        """Ask, on this thread. Raises KafkaError if no answer comes."""
+        """Ask, on this thread. Raises KafkaError if no answer comes.
+
+        *Invariant (G1): it raises no error of any other class.* The caller would hold the record for a bad one. For
+        example, the process may have no descriptor left for an event loop.
+        """
+        if _in_event_loop():
+            raise UsageError(
+                "a format of a schema registry asks it over the network, and would stop everything else on this thread "
+                "meanwhile: use it in decode= of kafka.source or value= of kafka.sink, which have threads for that"
+            )
         try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return asyncio.run(self._ask(method, path, body))
-        raise UsageError(
-            "a format of a schema registry asks it over the network, and would stop everything else on this thread "
-            "meanwhile: use it in decode= of kafka.source or value= of kafka.sink, which have threads for that"
-        )
+            with asyncio.Runner() as runner:
+                runner.get_loop().set_default_executor(_Lookups(1))
+                return runner.run(self._ask(method, path, body))
+        except KafkaError:
+            raise
+        except Exception as error:
+            raise KafkaError(
+                f"the schema registry {self.url or f'of {self.settings}'} cannot be asked ({_reason(error)}); "
+                "it is asked again, and nothing is lost"
+            ) from error
 
     async def _ask(self, method: str, path: str, body: Mapping[str, str] | None) -> _Answer:
         # A late import: a program that only names a registry does not wait for aiohttp.
@@ -193,29 +233,50 @@ class RegistryAccess:
                 f"{self._place()} has not answered within {ANSWER_SECONDS:g} s; it is asked again, and nothing is lost"
             ) from error
         except (ClientError, OSError) as error:
-            why = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
             raise KafkaError(
-                f"{self._place()} cannot be reached ({why}); it is asked again, and nothing is lost"
+                f"{self._place()} cannot be reached ({_reason(error)}); it is asked again, and nothing is lost"
             ) from error
 
 
 class _Id(msgspec.Struct):
     """The answer to a schema."""
 
-    id: int
+    id: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
+    """A record has it in four bytes."""
+
+
+class _Lookups(ThreadPoolExecutor):
+    """The thread on which a host's address is looked up. No call waits for its end: a lookup may take a minute."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        super().shutdown(wait=False, cancel_futures=cancel_futures)
+
+
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong, in few words. Texts of other errors may show what is secret."""
+    return error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
 
 
 def _check_url(url: str) -> None:
     try:
         parts = urlsplit(url)
         if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and not parts.query:
+            parts.hostname.encode("idna")  # as the lookup of its address does
             if "@" in parts.netloc:
                 raise UsageError(
                     "a schema registry takes no user or password in its URL: write "
                     "basic.auth.user.info=USER:${PASSWORD} to a file on the workers, and name it by settings="
                 )
             return
-    except ValueError:  # for example, the port is no number
+    except ValueError:  # for example, the port is no number, or a part of the host's name is empty
         pass
     raise UsageError("a schema registry needs a URL such as http://HOST:8081, without user, password and query")
 
@@ -271,3 +332,13 @@ def _advice(answer: _Answer) -> str:
     if answer.status == 422:
         return "the schema has a mistake, or the registry has a rule of its own: give another one by schema="
     return again
+
+
+def _body_of(schema: RegisteredSchema) -> dict[str, Any]:
+    """What a call has that registers a schema, or looks it up."""
+    body: dict[str, Any] = {"schema": schema.schema}
+    if schema.kind != "AVRO":  # the default, which older registries do not know by name
+        body["schemaType"] = schema.kind
+    if schema.references:
+        body["references"] = schema.references
+    return body

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar, overload
+
+from google.protobuf.message import Message
 
 from millwheel.connectors.kafka.avro import AvroValues
 from millwheel.connectors.kafka.formats import JsonValues, RegistryFormat
+from millwheel.connectors.kafka.protobuf import ProtobufValues
 from millwheel.connectors.kafka.registry import RegistryAccess
 
 __all__ = ["SchemaRegistry"]
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +72,49 @@ class SchemaRegistry(RegistryAccess):
             UsageError: An argument cannot be used.
         """
         return RegistryFormat(self, JsonValues(kind, schema), subject, register)
+
+    @overload
+    def protobuf(
+        self, kind: type[M], *, schema: str | None = None, subject: str = "{topic}-value", register: bool = True
+    ) -> RegistryFormat[M]: ...
+    @overload
+    def protobuf(
+        self,
+        kind: type[T],
+        message: type[Message],
+        *,
+        schema: str | None = None,
+        subject: str = "{topic}-value",
+        register: bool = True,
+    ) -> RegistryFormat[T]: ...
+    def protobuf(
+        self,
+        kind: type[Any],
+        message: type[Message] | None = None,
+        *,
+        schema: str | None = None,
+        subject: str = "{topic}-value",
+        register: bool = True,
+    ) -> RegistryFormat[Any]:
+        """The format of records in Protobuf, for ``decode=`` of a source and ``value=`` of a sink.
+
+        A message is read by a generated class, and the writer's schema says whether it is this one. A ``kind`` that is
+        no generated class has the fields of the message by their names.
+
+        For example::
+
+            registry.protobuf(bids_pb2.Bid)
+            registry.protobuf(Bid, bids_pb2.Bid)
+
+        Args:
+            kind: The type of the values: a generated class, or a Struct, a dataclass or a TypedDict.
+            message: The generated class, if ``kind`` is none.
+            schema: The text of the message's file for a sink. None: it is made of the class.
+            subject: As for :meth:`avro`. ``{record}`` is the full name of the message. Each file that the message's
+                file imports is registered, too: its subject is its path.
+            register: As for :meth:`avro`.
+
+        Raises:
+            UsageError: An argument cannot be used.
+        """
+        return RegistryFormat(self, ProtobufValues(kind, message, schema), subject, register)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from millwheel.connectors.kafka.asking import Asker
 from millwheel.connectors.kafka.beginnings import KafkaStart, PlainStart, plain_start
-from millwheel.connectors.kafka.clients import Access
+from millwheel.connectors.kafka.clients import Access, KafkaError
 from millwheel.connectors.kafka.formats import RegistryFormat
 from millwheel.connectors.kafka.partitions import PartitionName, PartitionReader
 from millwheel.connectors.kafka.records import Format, KafkaRecord, reads_as
 from millwheel.connectors.source import Source, SplitReader, Splits
+from millwheel.model.wording import counted
 from millwheel.sdk.errors import UsageError
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def source(
         kind: The type of the values. ``KafkaRecord[Bid]`` also has the key, headers, partition, offset and timestamp.
             ``bytes`` leaves the value as it is.
         decode: Makes the value of a record instead. It is a function, and what it raises says that the record cannot
-            be read. A KafkaError of it says that the read must be repeated. Or it is the format of a
+            be read. A KafkaError or a UsageError of it says that the read must be repeated. Or it is the format of a
             :class:`SchemaRegistry`.
         brokers: Addresses of some brokers, with commas between. None: ``settings`` has them.
         settings: The path of a file, on each worker, with properties of the client: ``name=value`` on each line, as in
@@ -121,9 +122,22 @@ class _KafkaSource(Source[T, int], Generic[T]):
         return Splits([str(number) for number in sorted(partitions)])
 
     async def open_reader(self, split: str, position: int | None) -> SplitReader[T, int]:
+        if position is None:
+            await self._check_start()
         place = PartitionName(self.topic, int(split))
         reader = PartitionReader(
             self.access, self.asker, place, self.read_as, start=self.start, skip_removed=self.skip_removed
         )
         await reader.begin(position)
         return reader
+
+    async def _check_start(self) -> None:
+        """Raise an error for offsets of partitions that are not there. They mean nothing once a source has begun."""
+        if not isinstance(self.start, dict):
+            return
+        partitions = await self.asker.partitions(self.topic)
+        if others := sorted(self.start.keys() - partitions.keys()):
+            raise KafkaError(
+                f"topic {self.topic!r} has {counted(len(partitions), 'partition')}, from 0 on, and start= has an "
+                f"offset for {others}: name those that it has"
+            )

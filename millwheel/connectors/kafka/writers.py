@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import msgspec
 
 from millwheel.connectors.kafka.asking import Asker
+from millwheel.connectors.kafka.caution import Caution
 from millwheel.connectors.kafka.clients import ANSWER_SECONDS, Access, KafkaClient, KafkaError, library
 from millwheel.connectors.kafka.formats import RegistryFormat
 from millwheel.connectors.kafka.progress import NO_PROGRESS, check_ended, comes_next, ensure_topic, newest_progress
@@ -91,10 +92,14 @@ class _KafkaSink(Sink[T], Generic[T]):
     partition: Callable[[T], int] | None
     event_times: bool
     asker: Asker = field(compare=False)
+    caution: Caution = field(compare=False, default_factory=Caution)
 
     async def open_writer(self, place: SinkShard) -> SinkWriter[T]:
-        replicas = (await self.asker.partitions(self.topic)).values()
-        writer = _TransactionWriter(self, place, await ensure_topic(self.asker, place, min(replicas)))
+        replicas = min((await self.asker.partitions(self.topic)).values())
+        progress_topic = await ensure_topic(self.asker, place, replicas)
+        for topic in (self.topic, progress_topic):
+            await self.caution.look(self.asker, topic, replicas)
+        writer = _TransactionWriter(self, place, progress_topic)
         try:
             await writer.begin()
         except BaseException:

@@ -199,14 +199,19 @@ class _SessionReader(SplitReader[T, SessionPosition]):
     async def read(self) -> Read[T, SessionPosition]:
         read, before = await self._read(), self._lost
         self._lost = self._inbox.lost
-        if self._lost > self._logged and time.monotonic() >= self._log_after:
+        if time.monotonic() >= self._log_after:
+            self._log_lost()
+        return replace(read, lost=self._lost - before)
+
+    def _log_lost(self) -> None:
+        by_now = self._inbox.lost  # the library's thread goes on
+        if by_now > self._logged:
             log.warning(
                 "%d messages of %r at QoS 0 were lost: %s messages waited for a read, because consumers of the stream "
                 "are slow. Messages of QoS 1 wait at the broker",
-                self._lost - self._logged, self._topics, f"{MOST_UNSURE:,}",
+                by_now - self._logged, self._topics, f"{MOST_UNSURE:,}",
             )  # fmt: skip
-            self._logged, self._log_after = self._lost, time.monotonic() + _LOG_SECONDS
-        return replace(read, lost=self._lost - before)
+            self._logged, self._log_after = by_now, time.monotonic() + _LOG_SECONDS
 
     async def _read(self) -> Read[T, SessionPosition]:
         self._link.check()
@@ -249,7 +254,16 @@ class _SessionReader(SplitReader[T, SessionPosition]):
             return BadRecord(self._topics, place, error_message(error), message.payload[:_MOST_RAW])
 
     async def close(self) -> None:
-        await self._thread.end(self._link.close)
+        try:
+            await self._thread.end(self._link.close)
+        finally:
+            self._log_lost()
+            if unread := sum(not message.qos for message in list(self._inbox.messages)):
+                log.warning(
+                    "%d messages of %r at QoS 0 were lost: they waited for a read, and the reader was closed after an "
+                    "error or a move. Messages of QoS 1 wait at the broker",
+                    unread, self._topics,
+                )  # fmt: skip
 
 
 class _Inbox:

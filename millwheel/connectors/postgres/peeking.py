@@ -38,12 +38,14 @@ record. The last change may exceed it."""
 _FIELD_BYTES: Final = 8
 """What a field of a stored record has beside its name and value, at most."""
 BUSY_SECONDS: Final = 30.0
-"""How long another session may use the slot before that is an error. That of a former reader ends within seconds."""
+"""How long another session may use the slot before that is an error. That of a former reader ends within seconds. And
+how long a transaction may have committed without being visible."""
 _CANCEL_SECONDS: Final = 5.0
 _INVISIBLE_SECONDS: Final = 0.1
 """When the log is looked at again that goes on with a transaction which is not visible yet."""
 _FLUSH: Final = "SELECT pg_logical_emit_message(true, 'millwheel', '')"
-"""A commit, so that the log is durable up to here. Else the server may leave its last page for 15 seconds."""
+"""A commit, so that the log is durable up to here. Else the server may leave its last page in memory for long, and no
+snapshot would be one of what is durable."""
 _NOTICE_END: Final = "SELECT set_config('client_connection_check_interval', '1s', false)"
 """A session whose process has died stops decoding, and the slot is free."""
 _FORCED: Final = {
@@ -53,6 +55,7 @@ _FORCED: Final = {
     "intervalstyle": "postgres",
     "bytea_output": "hex",
     "extra_float_digits": "1",
+    "search_path": "pg_catalog",
     "statement_timeout": "0",
     "idle_in_transaction_session_timeout": "120s",
     "synchronous_commit": "local",
@@ -88,6 +91,8 @@ class Session(Generic[T]):
         self._copier: RowCopier
         self._visible = Snapshot(0, frozenset())
         """While rows are copied: the transactions that all later snapshots see, as of after the last look."""
+        self._invisible: tuple[int, float] | None = None
+        """The last transaction that was in the log and not visible, and when it was found first."""
         self._changes: ChangeReader
         self._decoder: ChangeDecoder[T]
         self._decoded = False
@@ -122,7 +127,7 @@ class Session(Generic[T]):
             if self._begins_copy:
                 return Read([], self._begin_copy(), behind=1)  # type: ignore[arg-type]  # None as at a beginning
             if self._copies:
-                records = self._copy(min(most, READ_RECORDS))
+                records = self._copy(connection, min(most, READ_RECORDS))
             else:
                 looks = not self._decoded and time.monotonic() >= self._rests_until
                 if looks:
@@ -159,11 +164,18 @@ class Session(Generic[T]):
         copy = self._changes.position.copy
         return copy is not None and (self._copier.is_reading or not (copy.snapshot or self._decoded))
 
-    def _copy(self, most: int) -> list[tuple[ChangedRow[T] | BadRecord, Timestamp | None]]:
+    def _copy(
+        self, connection: psycopg.Connection[Any], most: int
+    ) -> list[tuple[ChangedRow[T] | BadRecord, Timestamp | None]]:
         """The next rows."""
         position = self._changes.position
-        assert position.copy is not None
-        copy = position.copy if self._copier.is_reading else self._copier.begin(position.copy)
+        copy = position.copy
+        assert copy is not None
+        if not self._copier.is_reading:
+            with suppress(psycopg_module().Error):  # of a database that takes no writes for now, for example
+                connection.execute(_FLUSH)
+            if (copy := self._copier.begin(copy)) is None:
+                return []
         rows, copy = self._copier.take(copy, most, _READ_BYTES, self._names_bytes)
         self._changes.position = structs.replace(position, copy=copy)
         relation, time_of_rows = self._copier.relation, Timestamp(copy.time)
@@ -206,10 +218,6 @@ class Session(Generic[T]):
         """Let the server decode what comes behind the position, if its log goes on there."""
         self._behind = position = self._changes.position
         state = self._slot.checked(position)
-        if position.copy is not None and state.flushed < position.copy.until:
-            with suppress(psycopg_module().Error):  # of a database that is read-only by default, for example
-                connection.execute(_FLUSH)
-            state = self._slot.checked(position)
         self._upto, began = state.flushed, time.monotonic()
         if committed is not None and committed.lsn > state.confirmed:
             self._slot.advance(committed.lsn)
@@ -232,7 +240,7 @@ class Session(Generic[T]):
             if (message := parse(bytes(data))) is None:
                 continue
             if copy is not None and isinstance(message, TransactionBegin) and not self._visible.sees(message.xid):
-                self._look_later(connection)
+                self._look_later(connection, message.xid)
                 break
             for change in self._changes.read(message):
                 size += self._names_bytes
@@ -240,11 +248,23 @@ class Session(Generic[T]):
         counting = found if copy is None else self._copier.counting(copy, found)
         return [(self._decoder.decode(one, self._place.slot), Timestamp(one.time)) for one in counting]
 
-    def _look_later(self, connection: psycopg.Connection[Any]) -> None:
-        """Stop in front of a transaction that is not visible yet: its rows could not be copied with its changes."""
+    def _look_later(self, connection: psycopg.Connection[Any], xid: int) -> None:
+        """Stop in front of a transaction that is not visible yet: its rows could not be copied with its changes.
+
+        Raise PostgresError if the same one has been invisible for long.
+        """
         self._rows.clear()
         self._end_peek(connection)
-        self._rests_until, self._spent = time.monotonic() + max(self._spent, _INVISIBLE_SECONDS), 0.0
+        now = time.monotonic()
+        if self._invisible is None or self._invisible[0] != xid:
+            self._invisible = xid, now
+        if now - self._invisible[1] > BUSY_SECONDS:
+            raise PostgresError(
+                f"the transaction {xid} of the server has committed, and others do not see it yet. It may wait for a "
+                f"standby of synchronous_standby_names that is away. The source waits with the copy of "
+                f"{self._place.name}: SELECT * FROM pg_stat_activity WHERE backend_xid = '{xid}' finds the session"
+            )
+        self._rests_until, self._spent = now + max(self._spent, _INVISIBLE_SECONDS), 0.0
 
     def _fetch(self, connection: psycopg.Connection[Any]) -> bool:
         """Fetch some messages. False: there is no other, and the position is behind them."""

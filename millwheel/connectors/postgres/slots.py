@@ -39,6 +39,14 @@ class ReplicatedTable:
         """The name of the table as SQL has it."""
         return f'"{self.schema}"."{self.table}"'
 
+    def not_published(self, kind: str) -> PostgresError:
+        """The error of a publication that does not have the table. ``kind``: the catalog's ``relkind`` of the table."""
+        root = ". Of a partitioned table, it needs WITH (publish_via_partition_root = true)" if kind == "p" else ""
+        return PostgresError(
+            f"the publication {self.publication!r} does not have the table: ALTER PUBLICATION "
+            f'"{self.publication}" ADD TABLE {self.name}{root}'
+        )
+
 
 _STATE: Final = """SELECT plugin::text, database::text, (confirmed_flush_lsn - '0/0')::text, wal_status, active_pid,
 (pg_current_wal_flush_lsn() - '0/0')::text FROM pg_replication_slots WHERE slot_name = %s"""
@@ -126,9 +134,12 @@ class Slot:
                 f"the replication slot {slot!r} has changes from {format_lsn(state.confirmed)} on, and {at} comes "
                 f"next: another reader uses the slot, or the topology was restored from an earlier time. {another}"
             )
-        if state.flushed < position.lsn:
+        # Rows of a snapshot were read when all that it sees was durable.
+        read = position.lsn if position.copy is None else max(position.lsn, position.copy.until)
+        if state.flushed < read:
             raise PostgresError(
-                f"the write-ahead log of the server ends at {format_lsn(state.flushed)}, and {at} was read before: the "
+                f"the write-ahead log of the server ends at {format_lsn(state.flushed)}, and {format_lsn(read)} was "
+                f"read before: the "
                 f"database was set back, or is another one. {another}"
             )
 
@@ -165,11 +176,7 @@ class Slot:
         needs_identity, published = found
         identity, kind, has_index = table
         if not published:
-            root = ". Of a partitioned table, it needs WITH (publish_via_partition_root = true)" if kind == "p" else ""
-            raise PostgresError(
-                f"the publication {place.publication!r} does not have the table: ALTER PUBLICATION "
-                f'"{place.publication}" ADD TABLE {place.name}{root}'
-            )
+            raise place.not_published(kind)
         if needs_identity and kind == "r" and identity != "f" and not has_index:
             raise PostgresError(
                 f"{place.name} has no replica identity, so PostgreSQL refuses each UPDATE and DELETE while the "

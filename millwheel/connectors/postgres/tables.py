@@ -5,6 +5,7 @@ Everything here blocks, and runs on one thread.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,11 +22,16 @@ from millwheel.connectors.postgres.transactions import Copy, FoundChange, Key, P
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["COPY_SECONDS", "RowCopier"]
+__all__ = ["COPY_SECONDS", "DURABLE_SECONDS", "OPEN_SECONDS", "RowCopier"]
 
 COPY_SECONDS: Final = 2.0
 """How long a transaction reads rows. An ALTER TABLE waits for it, and so does all that comes behind that. The log is
-read between two such transactions."""
+read between two such transactions. While the reads are held back, it stays open until the next one."""
+DURABLE_SECONDS: Final = 1.0
+"""How long a transaction waits until what it sees is durable. By its defaults, the server needs 0.6 s at most."""
+_DURABLE_PAUSE: Final = 0.01
+OPEN_SECONDS: Final = 30.0
+"""How long the copy waits for open transactions before the log of the process says so, each time."""
 _FETCH: Final = 100
 """The most rows that are fetched at once. Of large ones it is fewer, by the average of the last ones."""
 _FETCH_BYTES: Final = 4 << 20
@@ -38,24 +44,35 @@ _BEGIN: Final = (
 """None of these statements takes the snapshot. The first query does, and it comes behind the lock. In a snapshot from
 before a table was rewritten (ALTER TABLE), the table would be empty."""
 _SNAPSHOT: Final = "SELECT pg_current_snapshot()::text, (pg_current_wal_insert_lsn() - '0/0')::text"
+_DURABLE: Final = "SELECT pg_current_wal_flush_lsn() - '0/0' >= %s::numeric"
 _NOW: Final = "SELECT pg_current_xact_id()::text, (extract(epoch FROM clock_timestamp()) * 1000000)::int8"
 """All transactions that have written something by now have smaller numbers. A snapshot does not name all of them."""
 _ENDED: Final = "SELECT pg_snapshot_xmin(pg_current_snapshot()) >= %s::xid8"
+_OLDEST: Final = """SELECT what FROM (
+SELECT transaction, format('the prepared transaction %L of the database %I', gid, database) FROM pg_prepared_xacts
+UNION ALL SELECT backend_xid, format('the session %s (%s) of the database %I', pid, application_name, datname)
+FROM pg_stat_activity WHERE backend_xid IS NOT NULL) AS open (xid, what) ORDER BY age(xid) DESC LIMIT 1"""
 _COLUMNS: Final = """SELECT c.relkind::text, c.relreplident = 'i' AND NOT i.indisreplident, a.attname::text,
 a.atttypid::int8, format('%%I.%%I', tn.nspname, t.typname),
 CASE WHEN l.oid IS NOT NULL THEN format('%%I.%%I', ln.nspname, l.collname) END,
-a.attgenerated::text, array_position(i.indkey::int2[], a.attnum), i.indnkeyatts
+a.attgenerated::text, array_position(i.indkey::int2[], a.attnum), i.indnkeyatts,
+(SELECT quote_ident(gn.nspname) FROM pg_opclass oc JOIN pg_amop am ON am.amopfamily = oc.opcfamily
+AND am.amoplefttype = oc.opcintype AND am.amoprighttype = oc.opcintype AND am.amopstrategy = 5
+JOIN pg_operator g ON g.oid = am.amopopr JOIN pg_namespace gn ON gn.oid = g.oprnamespace
+WHERE oc.oid = i.indclass[array_position(i.indkey::int2[], a.attnum)])
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 JOIN pg_type t ON t.oid = a.atttypid JOIN pg_namespace tn ON tn.oid = t.typnamespace
 LEFT JOIN pg_collation l ON l.oid = a.attcollation LEFT JOIN pg_namespace ln ON ln.oid = l.collnamespace
 LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
 WHERE n.nspname = %s AND c.relname = %s ORDER BY a.attnum"""
-_PUBLISHED: Final = """SELECT attnames::text[], rowfilter FROM pg_publication_tables
-WHERE pubname = %s AND schemaname = %s AND tablename = %s"""
+"""The last column is the schema of the operator ``>`` by which the index of the primary key is ordered."""
+_PUBLISHED: Final = "FROM pg_publication_tables WHERE pubname = %s AND schemaname = %s AND tablename = %s"
 _PUBLISHES_PARTS: Final = 150_000
 _PUBLISHES_GENERATED: Final = 180_000
 """From these versions of the server on, a publication may have some rows and columns alone, or generated columns."""
+
+log = logging.getLogger("millwheel.postgres")
 
 
 class _KeyColumn(NamedTuple):
@@ -74,13 +91,35 @@ class _KeyColumn(NamedTuple):
         return value + _escaped(f"::{self.type}{collate}")
 
 
+class _FoundColumn(NamedTuple):
+    """A row of ``_COLUMNS``."""
+
+    kind: str
+    other_identity: bool | None
+    name: str
+    type_id: int
+    type: str
+    collation: str | None
+    generated: str
+    place: int | None
+    keys: int | None
+    operators: str | None
+
+    @property
+    def place_in_key(self) -> int | None:
+        """None: it is not in the primary key."""
+        place, keys = self.place, self.keys
+        return None if place is None or keys is None or place >= keys else place
+
+
 class _Shape(NamedTuple):
-    """What is copied of a table: its columns, its primary key, and which rows."""
+    """What is copied of a table: its columns, its primary key, and which rows. ``path`` finds the key's operators."""
 
     relation: Relation
     key: tuple[_KeyColumn, ...]
     only: str
     rows: str
+    path: str
 
 
 class RowCopier:
@@ -102,6 +141,8 @@ class RowCopier:
         self._after = ""
         """A transaction that began after the slot was made."""
         self._began = 0
+        self._said_at: float | None = None
+        """When it was said last that the copy waits, or when the wait began."""
 
     def look(self) -> None:
         """Look whether the rows can be copied.
@@ -120,17 +161,39 @@ class RowCopier:
         if not self._after:
             self._after, self._began = self._one(_NOW)
         if not self._one(_ENDED, self._after)[0]:
+            self._say_what_is_open(time.monotonic())
             return None
         copy = Copy(tuple(map(str, self._look_at_table().key)), self._began)
         return structs.replace(position, time=max(position.time, self._began), copy=copy)
+
+    def _say_what_is_open(self, now: float) -> None:
+        """Log what the copy waits for, from time to time.
+
+        It is no error: a reader that was opened again would begin to wait from then on, and might never end.
+        """
+        if self._said_at is None:
+            self._said_at = now
+        if now - self._said_at >= OPEN_SECONDS and (oldest := self._one(_OLDEST)) is not None:
+            self._said_at = now
+            log.warning(
+                "the copy of %s waits for transactions that were open when it began, in any database of the server. "
+                "The oldest that is open now: %s. If it was forgotten, end it", self._place.name, oldest[0]
+            )  # fmt: skip
 
     @property
     def is_reading(self) -> bool:
         """Whether a transaction is open."""
         return self._ends_at is not None
 
-    def begin(self, copy: Copy) -> Copy:
+    def begin(self, copy: Copy) -> Copy | None:
         """Begin a transaction, behind the last row that was copied.
+
+        *Invariant (G1): what a copied row's snapshot sees is durable in the log of the server.* A commit may be visible
+        before that (``synchronous_commit = off``), and so is each rollback. If the server crashes then, the row is
+        taken back. And the number of the transaction is given again: the snapshot would see the new one, too.
+
+        Returns:
+            The copy with the snapshot. None: not now, because something that it sees is not durable yet.
 
         Raises:
             PostgresError: The table cannot be copied, or no longer in this order.
@@ -141,6 +204,9 @@ class RowCopier:
         try:
             connection.execute(f"LOCK TABLE {place.name} IN ACCESS SHARE MODE")
             snapshot, until = self._one(_SNAPSHOT)
+            if not self._is_durable(until):
+                connection.execute("ROLLBACK")
+                return None
             self._declare(self._in_order_of(copy, self._look_at_table()), copy.copied)
         except psycopg_module().errors.InsufficientPrivilege as error:
             raise PostgresError(
@@ -149,6 +215,15 @@ class RowCopier:
             ) from error
         self._ends_at = time.monotonic() + COPY_SECONDS
         return structs.replace(copy, snapshot=snapshot, until=int(until))
+
+    def _is_durable(self, until: str) -> bool:
+        """Whether the log is durable up to a place, now or soon."""
+        ends_at = time.monotonic() + DURABLE_SECONDS
+        while not self._one(_DURABLE, until)[0]:
+            if time.monotonic() >= ends_at:
+                return False
+            time.sleep(_DURABLE_PAUSE)
+        return True
 
     def _declare(self, shape: _Shape, behind: Key | None) -> None:
         names, key = [_quoted(one.name) for one in shape.relation.columns], [_quoted(one.name) for one in shape.key]
@@ -227,6 +302,9 @@ class RowCopier:
         shape = self._in_order_of(copy, self._shape or self._look_at_table())
         names = [one.name for one in shape.key]
         keys = [keys_of(one, names) for one in found]
+        if None in keys:
+            # Its columns may have other names by now.
+            self._in_order_of(copy, self._look_at_table())
         beyond = iter(self._beyond(shape, copy, [key for one in keys if one is not None for key in one]))
         for change, own in zip(found, keys, strict=True):
             places = None if own is None else [next(beyond) for _ in own]
@@ -245,6 +323,7 @@ class RowCopier:
         select = f"SELECT {compared} FROM unnest({arrays}) WITH ORDINALITY AS k({', '.join(names)}, n) ORDER BY n"
         bounds = [*(copy.settled or ()), *(copy.copied or ())]
         columns = [list(column) for column in zip(*keys, strict=True)]
+        self._find_operators(shape.path)  # the end of a transaction may have taken it back
         return self._connection.execute(select, [*bounds, *columns]).fetchall()
 
     def _look_at_table(self) -> _Shape:
@@ -253,38 +332,57 @@ class RowCopier:
         Raises:
             PostgresError: It has no primary key, or old rows do not have it.
         """
-        place, version = self._place, self._connection.info.server_version
-        columns, key, published, rows = [], {}, None, None
-        if version >= _PUBLISHES_PARTS:
-            published, rows = self._one(_PUBLISHED, place.publication, place.schema, place.table) or (None, None)
-        (kind, other_identity, *_), *_ = found = self._columns()
-        for _, _, name, type_id, type_name, collation, generated, at, count in found:
-            if in_key := at is not None and at < count:
-                key[at] = _KeyColumn(name, type_name, collation or "")
-            is_sent = (published is None or name in published) and (not generated or version >= _PUBLISHES_GENERATED)
-            if in_key or (is_sent and name in self._fields):
-                columns.append(Column(in_key, name, type_id))
-        if not key:
+        place, version, found = self._place, self._connection.info.server_version, self._columns()
+        in_key = {at: one for one in found if (at := one.place_in_key) is not None}
+        in_order = [in_key[at] for at in sorted(in_key)]
+        path = ", ".join(dict.fromkeys(["pg_catalog", *(one.operators for one in in_order if one.operators)]))
+        self._find_operators(path)
+        published, rows = self._published(found[0].kind)
+        if not in_order:
             raise PostgresError(
                 f"the rows of {place.name} are copied in the order of its primary key, and it has none: give it one, "
                 "or let the source begin without the rows, by initial='none'"
             )
-        if other_identity:
+        if found[0].other_identity:
             raise PostgresError(
                 f"the rows of {place.name} are copied by its primary key, and changes have only the columns of another "
                 f"index: ALTER TABLE {place.name} REPLICA IDENTITY DEFAULT, or FULL"
             )
+        columns = []
+        for one in found:
+            is_sent = one.name in published and (not one.generated or version >= _PUBLISHES_GENERATED)
+            if one in in_order or (is_sent and one.name in self._fields):
+                columns.append(Column(one in in_order, one.name, one.type_id))
         relation = Relation(0, place.schema, place.table, "d", tuple(columns))
-        in_order = tuple(key[at] for at in sorted(key))
-        self._shape = _Shape(relation, in_order, "ONLY " if kind == "r" else "", rows or "")
+        key = tuple(_KeyColumn(one.name, one.type, one.collation or "") for one in in_order)
+        self._shape = _Shape(relation, key, "ONLY " if found[0].kind == "r" else "", rows, path)
         return self._shape
 
-    def _columns(self) -> list[tuple[Any, ...]]:
+    def _find_operators(self, path: str) -> None:
+        """Let ``>`` be that of the key's types. Found by name elsewhere, it would not have the order of the index."""
+        self._connection.execute("SELECT set_config('search_path', %s, false)", [path])
+
+    def _published(self, kind: str) -> tuple[Sequence[str], str]:
+        """The columns and the rows that the publication has. The whole table must not be copied in place of a part.
+
+        Raises:
+            PostgresError: It does not have the table, by now.
+        """
+        place = self._place
+        has_parts = self._connection.info.server_version >= _PUBLISHES_PARTS
+        parts = "attnames::text[], rowfilter" if has_parts else "NULL, NULL"
+        row = self._one(f"SELECT {parts} {_PUBLISHED}", place.publication, place.schema, place.table)
+        if row is None:
+            raise place.not_published(kind)
+        columns, rows = row
+        return tuple(self._fields) if columns is None else columns, rows or ""
+
+    def _columns(self) -> list[_FoundColumn]:
         place = self._place
         found = self._connection.execute(_COLUMNS, (place.schema, place.table)).fetchall()
         if not found:
             raise PostgresError(f"the database {self._connection.info.dbname!r} has no table {place.name} with columns")
-        return found
+        return [_FoundColumn(*one) for one in found]
 
     def _one(self, statement: str, *parameters: Any) -> Any:
         return self._connection.execute(statement, parameters or None).fetchone()

@@ -232,7 +232,9 @@ class _StreamReader(SplitReader[T, StreamPosition]):
         start = self._source.start
         if isinstance(start, dict):
             start = start.get(self._stream, "earliest")
-        seen, _ = await self._look("0-0", most=0)
+        # A replica that has not come to the entry of the beginning is noticed. Nothing is read.
+        entry = start if isinstance(start, str) and start not in ("earliest", "latest") else "0-0"
+        seen, _ = await self._look(entry, most=0)
         position, missing = beginning(start, seen)
         if missing is not None:
             at = start if isinstance(start, str) else format_timestamp(start)
@@ -256,9 +258,9 @@ class _StreamReader(SplitReader[T, StreamPosition]):
             return NONE, []
         if answer == [b"lags"]:
             raise RedisError(
-                f"stream {self._stream!r} was read up to entry {after}, and {self._source.access.name} is a replica "
+                f"stream {self._stream!r} goes on behind entry {after}, and {self._source.access.name} is a replica "
                 "that has not come so far. The read is tried again until it has. If it never does, it is cut off or "
-                "belongs to another server: read from the primary"
+                "belongs to another server, or the stream was made again: read from the primary, which knows"
             )
         if len(answer) == 1:
             raise RedisError("the server does not count entries: the connector needs Redis 7.0 or newer, or Valkey")

@@ -152,7 +152,8 @@ class KeyFailure(_message.Message):
     """Wall time of the next attempt. Absent if there is none: the computation is stopped, or the work is abandoned."""
     dead_letter_problem: _builtins.str
     """Set if the work has no attempts left but cannot become a dead letter. The reason is that a consumer of the dead
-    letters extracts no key from it. The text says why, and what to do. Otherwise empty.
+    letters extracts no key from it. The text says why, and what to do. Of a source or a sink, which give nothing up: what
+    to do. Otherwise empty.
     """
     def __init__(
         self,

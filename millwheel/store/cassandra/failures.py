@@ -28,8 +28,10 @@ class StoreSettingsError(StoreError):
 _WAITS: Final = "It is tried again until it answers."
 
 
-def failure_of(error: BaseException, contact_points: tuple[str, ...], username: str, keyspace: str) -> StoreError:
-    """Return the contract's error for one of the driver's errors.
+def failure_of(
+    error: BaseException, contact_points: tuple[str, ...], username: str, keyspace: str, prefix: str
+) -> StoreError:
+    """Return the contract's error for one of the driver's errors. ``prefix``: of the names of settings in its text.
 
     StoreSettingsError: only a changed setting helps. StoreUnavailableError: the request may have taken effect.
     """
@@ -38,15 +40,15 @@ def failure_of(error: BaseException, contact_points: tuple[str, ...], username: 
     if any(isinstance(cause, AuthenticationFailed) for cause in causes):
         user = f"user {username!r}" if username else "the login, as no user is set"
         return StoreSettingsError(
-            f"Cassandra at {where} refuses {user}: set store.username and store.password to a role that may log in"
+            f"Cassandra at {where} refuses {user}: set {prefix}username and {prefix}password to a role that may log in"
         )
     if any(isinstance(cause, UnresolvableContactPoints) for cause in causes):
-        return StoreUnavailableError(f"store.contact_points: no address is found for {where}. {_WAITS}")
+        return StoreUnavailableError(f"{prefix}contact_points: no address is found for {where}. {_WAITS}")
     for cause in causes:
         if isinstance(cause, Unauthorized):
             return StoreUnavailableError(
                 f"Cassandra keeps user {username!r} from it ({_text(cause)}): GRANT SELECT, MODIFY ON KEYSPACE "
-                f"{keyspace} TO that role, or set store.username to one that has it. {_WAITS}"
+                f"{keyspace} TO that role, or set {prefix}username to one that has it. {_WAITS}"
             )
         if isinstance(cause, InvalidRequest) and is_unknown(cause):
             return StoreUnavailableError(
@@ -55,7 +57,9 @@ def failure_of(error: BaseException, contact_points: tuple[str, ...], username: 
         if isinstance(cause, InvalidRequest):
             return StoreSettingsError(f"Cassandra refuses a request of this software: {_text(cause)}")
         if isinstance(cause, ssl.SSLError):
-            return StoreUnavailableError(f"TLS with Cassandra at {where}: {cause}; see store.tls_ca, tls_cert, tls_key")
+            return StoreUnavailableError(
+                f"TLS with Cassandra at {where}: {cause}; see {prefix}tls_ca, tls_cert, tls_key"
+            )
     if isinstance(error, Unavailable):
         return StoreUnavailableError(
             f"of {keyspace}'s replicas {error.alive_replicas} are up and {error.required_replicas} are needed: start "
@@ -66,8 +70,8 @@ def failure_of(error: BaseException, contact_points: tuple[str, ...], username: 
     if isinstance(error, NoHostAvailable):
         details = "; ".join(sorted({_text(cause) for cause in causes[1:]})) or "none is known to be up"
         return StoreUnavailableError(
-            f"no Cassandra node answers at {where} ({details}): see that it runs, and that store.contact_points and "
-            f"store.local_dc name it. {_WAITS}"
+            f"no Cassandra node answers at {where} ({details}): see that it runs, and that {prefix}contact_points and "
+            f"{prefix}local_dc name it. {_WAITS}"
         )
     return StoreUnavailableError(f"Cassandra at {where}: {_text(error)}. {_WAITS}")
 

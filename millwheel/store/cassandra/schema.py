@@ -19,7 +19,7 @@ from millwheel.store.cassandra.failures import StoreSettingsError, is_unknown
 from millwheel.store.cassandra.settings import CassandraSettings
 from millwheel.store.contract import StoreUnavailableError
 
-__all__ = ["HEAD_ROW", "MIGRATIONS", "prepare_keyspace", "until_known"]
+__all__ = ["HEAD_ROW", "MIGRATIONS", "prepare_keyspace", "table_id", "until_known"]
 
 HEAD_ROW: Final = -1
 """The clustering value of a row that every journal has, before its entries.
@@ -104,7 +104,7 @@ def prepare_keyspace(settings: CassandraSettings, cluster: Cluster, session: Dri
     _check_states(settings, run)
     for step in range(version, len(MIGRATIONS)):
         for statement in MIGRATIONS[step]:
-            run(statement.format(keyspace=settings.keyspace, id=_id(settings.keyspace, statement)))
+            run(statement.format(keyspace=settings.keyspace, id=table_id(settings.keyspace, statement)))
         run(
             f"UPDATE {settings.keyspace}.schema_version SET version = %s WHERE owner = %s IF version = %s",
             step + 1,
@@ -133,7 +133,7 @@ def _is_ours(settings: CassandraSettings, run: Run) -> bool:
         return True
     if not tables:
         return False
-    ours = {_id(settings.keyspace, statement) for statement in (_VERSION_TABLE, *chain(*MIGRATIONS))}
+    ours = {table_id(settings.keyspace, statement) for statement in (_VERSION_TABLE, *chain(*MIGRATIONS))}
     rows = run("SELECT id FROM system_schema.tables WHERE keyspace_name = %s", settings.keyspace)
     if rows and ours.isdisjoint(number for (number,) in rows):
         raise StoreSettingsError(
@@ -161,7 +161,7 @@ def _has_begun(settings: CassandraSettings, run: Run) -> bool:
 def _begin(settings: CassandraSettings, cluster: Cluster, run: Run) -> None:
     """Make the keyspace and the version table, at version 0. From then on the keyspace counts as MillWheel's."""
     _make_keyspace(settings, cluster, run)
-    run(_VERSION_TABLE.format(keyspace=settings.keyspace, id=_id(settings.keyspace, _VERSION_TABLE)))
+    run(_VERSION_TABLE.format(keyspace=settings.keyspace, id=table_id(settings.keyspace, _VERSION_TABLE)))
     run(
         f"INSERT INTO {settings.keyspace}.schema_version (owner, version, state_buckets) "
         "VALUES (%s, 0, %s) IF NOT EXISTS",
@@ -217,6 +217,6 @@ def _check_states(settings: CassandraSettings, run: Run) -> None:
         )
 
 
-def _id(keyspace: str, statement: str) -> uuid.UUID:
+def table_id(keyspace: str, statement: str) -> uuid.UUID:
     """Return the table's id, which is the same in every process that makes this table in this keyspace."""
     return uuid.uuid5(uuid.NAMESPACE_URL, f"openmillwheel:{keyspace}:{statement}")

@@ -25,8 +25,8 @@ from cassandra.query import PreparedStatement, tuple_factory
 from millwheel.model.backoff import Backoff
 from millwheel.store.cassandra.answer import QueryResult, Row
 from millwheel.store.cassandra.connection import close_connection
-from millwheel.store.cassandra.failures import StoreSettingsError, failure_of
-from millwheel.store.cassandra.settings import CassandraSettings
+from millwheel.store.cassandra.failures import StoreSettingsError
+from millwheel.store.cassandra.settings import ClusterSettings
 from millwheel.store.contract import StoreError, StoreUnavailableError
 
 __all__ = ["CassandraSession", "Row", "connect", "writing_at"]
@@ -40,23 +40,23 @@ _OPENING_SECONDS: Final = 30.0
 _BACKOFF: Final = Backoff(0.02, 0.5)
 
 
-def connect(settings: CassandraSettings, kind: type[Connection]) -> tuple[Cluster, DriverSession]:
+def connect(settings: ClusterSettings, kind: type[Connection]) -> tuple[Cluster, DriverSession]:
     """Connect with connections of class ``kind``. Blocks. StoreError says why there is no connection."""
     try:
         cluster = _cluster(settings, kind)
     except UnresolvableContactPoints as error:
-        raise failure_of(error, settings.contact_points, settings.username, settings.keyspace) from error
+        raise settings.failure_of(error) from error
     try:
         session = cluster.connect()
     except Exception as error:
         cluster.shutdown()
         _check_dc(settings, cluster)
-        raise failure_of(error, settings.contact_points, settings.username, settings.keyspace) from error
+        raise settings.failure_of(error) from error
     session.default_fetch_size = 256
     return cluster, session
 
 
-def _cluster(settings: CassandraSettings, kind: type[Connection]) -> Cluster:
+def _cluster(settings: ClusterSettings, kind: type[Connection]) -> Cluster:
     profile = ExecutionProfile(
         load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy(settings.local_dc)),
         # The driver must not retry, at another node or at a weaker level. CassandraSession decides what is repeated.
@@ -93,10 +93,12 @@ def writing_at(statements: Mapping[str, PreparedStatement], level: int) -> None:
             statement.consistency_level = level
 
 
-def _check_dc(settings: CassandraSettings, cluster: Cluster) -> None:
+def _check_dc(settings: ClusterSettings, cluster: Cluster) -> None:
     known = sorted({host.datacenter for host in cluster.metadata.all_hosts() if host.datacenter})
     if known and settings.local_dc and settings.local_dc not in known:
-        raise StoreSettingsError(f"store.local_dc {settings.local_dc!r}: the data centres there are {', '.join(known)}")
+        raise StoreSettingsError(
+            f"{settings.prefix}local_dc {settings.local_dc!r}: the data centres there are {', '.join(known)}"
+        )
 
 
 class CassandraSession:
@@ -110,7 +112,7 @@ class CassandraSession:
     the process was suspended.
     """
 
-    def __init__(self, settings: CassandraSettings, cluster: Cluster, session: DriverSession) -> None:
+    def __init__(self, settings: ClusterSettings, cluster: Cluster, session: DriverSession) -> None:
         self._settings = settings
         self._cluster = cluster
         self._driver = session
@@ -177,13 +179,13 @@ class CassandraSession:
         """Fail all outstanding requests, and disconnect."""
         self._closed = True
         for answer in self._outstanding:
-            answer.end(StoreUnavailableError("the store was closed before Cassandra answered"))
+            answer.end(StoreUnavailableError("the session was closed before Cassandra answered"))
         await asyncio.to_thread(self._cluster.shutdown)
         await close_connection(self._cluster.connection_class)
 
     async def _send(self, statement: object) -> list[Row]:
         if self._closed:
-            raise StoreUnavailableError("the store is closed")
+            raise StoreUnavailableError("the session is closed")
         timeout = self._settings.timeout_seconds
         answer = QueryResult(timeout)
         self._outstanding.add(answer)
@@ -193,10 +195,9 @@ class CassandraSession:
         except StoreError:
             raise
         except Exception as error:
-            settings = self._settings
-            failure = failure_of(error, settings.contact_points, settings.username, settings.keyspace)
+            failure = self._settings.failure_of(error)
             if isinstance(failure, StoreSettingsError):
-                # The store opened with these settings, so they were right. Cassandra has changed, or a node is behind.
+                # The session opened with these settings: they were right. Cassandra has changed, or a node is behind.
                 failure = StoreUnavailableError(f"{failure}. It is tried again until it answers.")
             raise failure from error
         finally:

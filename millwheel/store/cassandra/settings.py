@@ -1,4 +1,4 @@
-"""The settings of the store on Cassandra."""
+"""How a cluster of Cassandra is reached, and the settings of the store on it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import Final
 
 from cassandra import ConsistencyLevel
 
-from millwheel.store.cassandra.failures import StoreSettingsError
+from millwheel.store.cassandra.failures import StoreSettingsError, failure_of
+from millwheel.store.contract import StoreError
 
-__all__ = ["DEFAULT_STATE_BUCKETS", "WRITE_LEVELS", "CassandraSettings"]
+__all__ = ["DEFAULT_STATE_BUCKETS", "WRITE_LEVELS", "CassandraSettings", "ClusterSettings"]
 
 DEFAULT_STATE_BUCKETS: Final = 64
 
@@ -30,27 +31,21 @@ _KEYSPACE: Final = re.compile(r"[a-z][a-z0-9_]{0,47}")
 
 
 @dataclass(frozen=True, slots=True)
-class CassandraSettings:
-    """The section ``[store]``.
+class ClusterSettings:
+    """How a client reaches a cluster.
 
     - ``contact_points``: ``host:port`` of the first nodes to connect to. They name the other nodes.
-    - ``keyspace``: made with its tables if it is missing and the user has the right to make it.
-    - ``replication``: the number of replicas in ``local_dc``, or in each data centre: ``dc1=3,dc2=3``. It takes effect
-      only when the keyspace is made.
+    - ``keyspace``: that of the tables.
     - ``local_dc``: the data centre whose nodes receive the requests. Empty: that of the first contact point.
     - ``username``, ``password``: needed if Cassandra requires a login.
     - ``tls_ca``, ``tls_cert``, ``tls_key``: PEM files. Without ``tls_ca`` there is no TLS.
     - ``timeout_seconds``: the limit for one call, including its repetitions.
-    - ``write_consistency``: the replicas that must have a write before it is acknowledged. ``quorum``: a quorum of all.
-      ``each_quorum``: a quorum in each data centre, so that the loss of one data centre loses no data. ``all``: all of
-      them. Reads always use QUORUM, and conditions use SERIAL. Weaker levels would not keep two owners apart (G3).
     - ``concurrent_writes``: the most requests in flight at once. Appends and fences do not count, and do not wait.
-    - ``state_buckets``: partitions for the rows of one computation. It takes effect only when the keyspace is made.
+    - ``prefix``: what errors write before the name of a setting, so that people find it.
     """
 
     contact_points: tuple[str, ...] = ("127.0.0.1:9042",)
     keyspace: str = "millwheel"
-    replication: str = "1"
     local_dc: str = ""
     username: str = ""
     password: str = field(default="", repr=False)
@@ -58,8 +53,63 @@ class CassandraSettings:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     timeout_seconds: float = 10.0
-    write_consistency: str = "quorum"
     concurrent_writes: int = 16
+    prefix: str = "store."
+
+    def __post_init__(self) -> None:
+        self.endpoints()
+
+    def endpoints(self) -> list[tuple[str, int]]:
+        """Return host and port of each contact point."""
+        found: list[tuple[str, int]] = []
+        for point in self.contact_points:
+            host, _, port = point.rpartition(":")
+            if not host or not port.isdigit():
+                raise StoreSettingsError(
+                    f"{self.prefix}contact_points: {point!r} is not host:port, such as 127.0.0.1:9042"
+                )
+            found.append((host.strip("[]"), int(port)))
+        if not found:
+            raise StoreSettingsError(
+                f"{self.prefix}contact_points is empty: name one Cassandra node at least, as host:port"
+            )
+        return found
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Return the TLS context, or None without TLS; StoreSettingsError names a file that cannot be used."""
+        if self.tls_ca is None:
+            if self.tls_cert is not None or self.tls_key is not None:
+                raise StoreSettingsError(
+                    f"{self.prefix}tls_cert and {self.prefix}tls_key need {self.prefix}tls_ca: else there is no TLS"
+                )
+            return None
+        try:
+            context = ssl.create_default_context(cafile=str(self.tls_ca))
+            if self.tls_cert is not None:
+                context.load_cert_chain(str(self.tls_cert), None if self.tls_key is None else str(self.tls_key))
+        except (OSError, ssl.SSLError) as error:
+            raise StoreSettingsError(f"{self.prefix}tls_ca, tls_cert and tls_key: {error}") from error
+        return context
+
+    def failure_of(self, error: BaseException) -> StoreError:
+        """Return the contract's error for one of the driver's errors, as :func:`~.failures.failure_of` has it."""
+        return failure_of(error, self.contact_points, self.username, self.keyspace, self.prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class CassandraSettings(ClusterSettings):
+    """The section ``[store]``. The keyspace is made with its tables if it is missing and the user may make it.
+
+    - ``replication``: the number of replicas in ``local_dc``, or in each data centre: ``dc1=3,dc2=3``. It takes effect
+      only when the keyspace is made.
+    - ``write_consistency``: the replicas that must have a write before it is acknowledged. ``quorum``: a quorum of all.
+      ``each_quorum``: a quorum in each data centre, so that the loss of one data centre loses no data. ``all``: all of
+      them. Reads always use QUORUM, and conditions use SERIAL. Weaker levels would not keep two owners apart (G3).
+    - ``state_buckets``: partitions for the rows of one computation. It takes effect only when the keyspace is made.
+    """
+
+    replication: str = "1"
+    write_consistency: str = "quorum"
     state_buckets: int = DEFAULT_STATE_BUCKETS
 
     def __post_init__(self) -> None:
@@ -79,18 +129,6 @@ class CassandraSettings:
         """The driver's number for ``write_consistency``."""
         return int(WRITE_LEVELS[self.write_consistency])
 
-    def endpoints(self) -> list[tuple[str, int]]:
-        """Return host and port of each contact point."""
-        found: list[tuple[str, int]] = []
-        for point in self.contact_points:
-            host, _, port = point.rpartition(":")
-            if not host or not port.isdigit():
-                raise StoreSettingsError(f"store.contact_points: {point!r} is not host:port, such as 127.0.0.1:9042")
-            found.append((host.strip("[]"), int(port)))
-        if not found:
-            raise StoreSettingsError("store.contact_points is empty: name one Cassandra node at least, as host:port")
-        return found
-
     def replicas(self, local_dc: str) -> dict[str, int]:
         """Return the replicas of each data centre. A plain number applies to ``local_dc``."""
         text = self.replication.strip()
@@ -101,20 +139,6 @@ class CassandraSettings:
                 f"store.replication {self.replication!r} is neither a number of replicas nor a list as dc1=3,dc2=3"
             )
         return found
-
-    def tls(self) -> ssl.SSLContext | None:
-        """Return the TLS context, or None without TLS; StoreSettingsError names a file that cannot be used."""
-        if self.tls_ca is None:
-            if self.tls_cert is not None or self.tls_key is not None:
-                raise StoreSettingsError("store.tls_cert and store.tls_key need store.tls_ca: else there is no TLS")
-            return None
-        try:
-            context = ssl.create_default_context(cafile=str(self.tls_ca))
-            if self.tls_cert is not None:
-                context.load_cert_chain(str(self.tls_cert), None if self.tls_key is None else str(self.tls_key))
-        except (OSError, ssl.SSLError) as error:
-            raise StoreSettingsError(f"store.tls_ca, tls_cert and tls_key: {error}") from error
-        return context
 
 
 def _pair(part: str) -> tuple[str, str]:

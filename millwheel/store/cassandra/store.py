@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 from typing import Self
 
-from cassandra.connection import Connection
+from cassandra.cluster import Cluster
+from cassandra.cluster import Session as DriverSession
+from cassandra.query import PreparedStatement
 
 from millwheel.model.incarnation import IncarnationId
 from millwheel.store import journal_rules as rules
-from millwheel.store.cassandra.connection import LoopThread, close_connection, connection_class
-from millwheel.store.cassandra.failures import failure_of
 from millwheel.store.cassandra.journals import Journals
+from millwheel.store.cassandra.opening import open_session
 from millwheel.store.cassandra.parts import Parts
 from millwheel.store.cassandra.schema import prepare_keyspace, until_known
-from millwheel.store.cassandra.session import CassandraSession, connect, writing_at
+from millwheel.store.cassandra.session import CassandraSession, writing_at
 from millwheel.store.cassandra.settings import CassandraSettings
 from millwheel.store.cassandra.states import States
-from millwheel.store.contract import Append, JournalHead, PartId, StateRow, StoreError, StoreUnavailableError
+from millwheel.store.contract import Append, JournalHead, PartId, StateRow
 
 __all__ = ["CassandraStore"]
 
@@ -50,44 +50,14 @@ class CassandraStore:
             StoreSettingsError: the credentials are wrong, the keyspace belongs to other software, or its schema is
                 newer. The message names the setting.
         """
-        kind = connection_class(LoopThread.here())
-        abandoned = threading.Event()
-        try:
-            store = await asyncio.to_thread(cls._open, settings, kind, abandoned)
-        except BaseException:
-            # A cancellation does not end the thread. Of the thread and these lines, the later one ends the driver.
-            abandoned.set()
-            kind.end_driver()
-            await close_connection(kind)
-            raise
+        session, (buckets, kinds) = await open_session(settings, partial(_prepared, settings))
+        for statements in kinds:
+            writing_at(statements, settings.write_level)
+        journals, parts = Journals(session, kinds[0]), Parts(session, kinds[1])
+        store = cls(session, journals, parts, States(session, kinds[2], buckets, settings.write_level))
         if store._at_loop_end is not None:
             await anext(store._at_loop_end)
         return store
-
-    @classmethod
-    def _open(cls, settings: CassandraSettings, connections: type[Connection], abandoned: threading.Event) -> Self:
-        cluster, driver = connect(settings, connections)
-        connections.cluster = cluster
-        try:
-            if abandoned.is_set():
-                raise StoreUnavailableError("the opening of the store was cancelled")
-            buckets, kinds = until_known(
-                lambda: (
-                    prepare_keyspace(settings, cluster, driver),
-                    [kind.prepare(driver, settings.keyspace) for kind in (Journals, Parts, States)],
-                ),
-                settings.timeout_seconds,
-            )
-            session = CassandraSession(settings, cluster, driver)
-            for statements in kinds:
-                writing_at(statements, settings.write_level)
-            journals, parts = Journals(session, kinds[0]), Parts(session, kinds[1])
-            return cls(session, journals, parts, States(session, kinds[2], buckets, settings.write_level))
-        except BaseException as error:
-            cluster.shutdown()
-            if isinstance(error, StoreError) or not isinstance(error, Exception):
-                raise
-            raise failure_of(error, settings.contact_points, settings.username, settings.keyspace) from error
 
     def node_outages(self) -> dict[str, float]:
         """For how many seconds each node of Cassandra, host:port, has not answered this process; 0: it does."""
@@ -176,3 +146,16 @@ class CassandraStore:
             yield
         finally:
             await self._session.close()
+
+
+def _prepared(
+    settings: CassandraSettings, cluster: Cluster, driver: DriverSession
+) -> tuple[int, list[dict[str, PreparedStatement]]]:
+    """Make or check the tables. Returns the number of state buckets, and the statements of each kind of data."""
+    return until_known(
+        lambda: (
+            prepare_keyspace(settings, cluster, driver),
+            [kind.prepare(driver, settings.keyspace) for kind in (Journals, Parts, States)],
+        ),
+        settings.timeout_seconds,
+    )

@@ -131,6 +131,37 @@ async def test_of_two_that_make_a_table_one_does(bucket: Bucket, table: str) -> 
 
 
 @ours_only
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("AWS_S3_ALLOW_UNSAFE_RENAME", "true"),
+        ("AWS_S3_LOCKING_PROVIDER", "dynamodb"),
+        ("AWS_COPY_IF_NOT_EXISTS", "multipart"),
+        ("AWS_CONDITIONAL_PUT", "disabled"),
+    ],
+)
+@pytest.mark.guarantee("G3")
+async def test_no_variable_lets_a_commit_be_replaced(
+    bucket: Bucket, table: str, name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two that write the same version, one has it. Or the library refuses to write."""
+    monkeypatch.setenv(name, value)
+    former, present = [await write_delta(table, Sale).open_writer(place(one)) for one in (0, 1)]
+    if value == "disabled":
+        with pytest.raises(DeltaTableError, match="conditional put is disabled"):
+            await former.write(batch(1, 10))
+        return
+    await former.write(batch(1, 10))
+    bucket.hold(commit(2))
+    late = asyncio.create_task(former.write(batch(2, 20)))
+    await until_held(bucket)
+    await present.write(batch(1, 11))
+    bucket.release()
+    await late
+    assert cents_in(table) == [10, 11, 20]
+
+
+@ours_only
 @pytest.mark.guarantee("G1")
 def test_a_lost_answer_of_a_bucket_writes_nothing_twice(bucket: Bucket, table: str) -> None:
     """Of the files of a batch, and of its commit."""

@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -24,6 +25,7 @@ from hypothesis import strategies as st
 
 import millwheel as mw
 from millwheel.connectors import DeltaTableError, FilesError, Sink, SinkBatch, SinkWriter, write_delta
+from millwheel.connectors.delta import sink as delta_sink
 from millwheel.sdk.errors import UsageError
 from millwheel.windows.result import Result
 from tests.connectors.delta.given import (
@@ -36,7 +38,7 @@ from tests.connectors.delta.given import (
     with_writers,
     write,
 )
-from tests.connectors.files.given import Sale, without_syncs
+from tests.connectors.files.given import Sale, age, without_syncs
 from tests.connectors.files.test_sink import Colour, Inner, Wide
 from tests.connectors.given import at, running
 
@@ -131,6 +133,31 @@ def test_the_progress_outlasts_the_log(table: Path) -> None:
         write(sink, batch(5, 50))
     read: list[int] = DeltaTable(table).to_pyarrow_table().column("cents").to_pylist()
     assert sorted(read) == [10, 20, 30]
+
+
+@pytest.mark.guarantee("G1")
+@pytest.mark.parametrize("is_old", [True, False], ids=["after a minute", "before"])
+def test_a_clean_up_behind_a_writer_loses_nothing(table: Path, monkeypatch: pytest.MonkeyPatch, is_old: bool) -> None:
+    """Commits are removed that an idle writer has not read. Its own would be at the number of one of these."""
+
+    async def do(idle: SinkWriter[Sale], other: SinkWriter[Sale]) -> None:
+        await idle.write(batch(1, 10))
+        there = len(commits(table))
+        properties = {"delta.checkpointInterval": "1", "delta.logRetentionDuration": "interval 0 days"}
+        DeltaTable(table).alter.set_table_properties(properties)
+        for number in (1, 2, 3):
+            await other.write(batch(number, 10 * number + 1))
+        assert not (table / f"_delta_log/{there:020}.json").exists()
+        if is_old:
+            monkeypatch.setattr(delta_sink, "NEWEST_SECONDS", 0.0)
+        else:
+            with pytest.raises(DeltaTableError, match="Invalid table version"):
+                await idle.write(batch(2, 20))
+        await idle.write(batch(2, 20))
+
+    with_writers(write_delta(table, Sale), place(), place(1), do=do)
+    read: list[int] = DeltaTable(table).to_pyarrow_table().column("cents").to_pylist()
+    assert sorted(read) == [10, 11, 20, 21, 31]
 
 
 def test_the_owner_may_compact_the_table_meanwhile(table: Path) -> None:
@@ -339,15 +366,71 @@ def test_a_record_that_cannot_be_encoded_makes_no_table(table: Path) -> None:
     assert not table.exists()
 
 
+@contextmanager
+def kept_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[int]]:
+    """The files and folders that a block has waited for."""
+    kept = set[int]()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: kept.add(os.fstat(descriptor).st_ino))
+        yield kept
+
+
+def checkpoint_of(table: Path, version: int) -> list[Path]:
+    log = table / "_delta_log"
+    assert json.loads((log / "_last_checkpoint").read_text())["version"] == version
+    return [log / f"{version:020}.checkpoint.parquet", log / "_last_checkpoint"]
+
+
 def test_a_table_in_a_directory_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With what another process wrote, and did not wait for."""
-    table, kept = tmp_path / "sales", set[int]()
+    table = tmp_path / "sales"
     sink = write_delta(table, Sale, partition_by="item")
     with without_syncs():
         write(sink, batch(1, 1), place=place(1))
-    monkeypatch.setattr(os, "fsync", lambda descriptor: kept.add(os.fstat(descriptor).st_ino))
-    write(sink, batch(1, 10))
+    with kept_files(monkeypatch) as kept:
+        write(sink, batch(1, 10))
     assert {path.stat().st_ino for path in [tmp_path, table, *table.rglob("*")]} <= kept
+
+
+def test_checkpoints_of_a_directory_are_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader begins with the newest one. It may be of a commit that the writer has waited for before."""
+    table = tmp_path / "sales"
+
+    async def do(writer: SinkWriter[Sale]) -> None:
+        with without_syncs():
+            await writer.write(batch(1, 1))
+            DeltaTable(table).alter.set_table_properties({"delta.checkpointInterval": "5"})
+            await writer.write(batch(2, 2))
+        with kept_files(monkeypatch) as kept:
+            await writer.write(batch(3, 3))
+        assert {path.stat().st_ino for path in checkpoint_of(table, 4)} <= kept
+        with without_syncs():
+            await writer.write(batch(4, 4))
+            DeltaTable(table).create_checkpoint()  # as another process does
+        with kept_files(monkeypatch) as kept:
+            await writer.write(batch(5, 5))
+        assert {path.stat().st_ino for path in checkpoint_of(table, 5)} <= kept
+        for number, broken in ((6, b""), (7, b"{}"), (8, b"null")):  # a loss of power leaves an empty one
+            (table / "_delta_log/_last_checkpoint").write_bytes(broken)
+            await writer.write(batch(number, number))
+
+    with_writers(write_delta(table, Sale), place(), do=do)
+
+
+def test_commits_of_a_minute_are_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many others have written. Older ones are there by themselves."""
+    table = tmp_path / "sales"
+    with without_syncs():
+        write(write_delta(table, Sale), batch(1, 1), place=place(1))
+        for number in range(110):
+            set_progress(table, {"another": number})
+    old, *recent = sorted((table / "_delta_log").glob("*.json"))[2:]
+    age(old, 120)
+    age(old.with_name(f"{0:020}.json"), 240)
+    with kept_files(monkeypatch) as kept:
+        write(write_delta(table, Sale), batch(1, 10))
+    assert {path.stat().st_ino for path in recent} <= kept
+    assert old.with_name(f"{0:020}.json").stat().st_ino not in kept
 
 
 @pytest.mark.guarantee("G1")

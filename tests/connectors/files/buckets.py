@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import format_datetime
+from functools import cache
 from threading import Event, Thread
 from xml.sax.saxutils import escape
 
@@ -36,6 +38,11 @@ class Bucket:
     _held: str = ""
     _go_on: Event = field(default_factory=Event)
     _takes: bool = True
+
+    def empty(self) -> None:
+        """Have no objects, and nothing that goes wrong."""
+        self.objects.clear()
+        self.lost, self.refuses, self._held = 0, False, ""
 
     def hold(self, part: str) -> None:
         """Let the next write of a key with this part wait."""
@@ -126,7 +133,7 @@ def serving(bucket: Bucket) -> Iterator[str]:
         await ended.wait()
         await runner.cleanup()
 
-    thread = Thread(target=loop.run_until_complete, args=(run(),))
+    thread = Thread(target=loop.run_until_complete, args=(run(),), daemon=True)
     thread.start()
     ready.wait()
     try:
@@ -156,17 +163,23 @@ def environment(address: str) -> Iterator[None]:
 
 @contextmanager
 def reached_bucket() -> Iterator[Bucket]:
-    """A bucket that this process reaches by the environment, or that of another server.
-
-    One for all tests of a module: the clients of a process know a bucket by its name, and keep its address.
-    """
-    bucket = Bucket()
+    """A bucket that this process reaches by the environment, or that of another server. It has no objects yet."""
     if address := other_server():
         with environment(address):
-            yield bucket
-    else:
-        with serving(bucket) as address, environment(address):
-            yield bucket
+            yield Bucket()
+        return
+    bucket, address = _served()
+    bucket.empty()
+    with environment(address):
+        yield bucket
+
+
+@cache
+def _served() -> tuple[Bucket, str]:
+    """The bucket of this process: its clients know a bucket by its name, and keep the address."""
+    bucket, stack = Bucket(), ExitStack()
+    atexit.register(stack.close)
+    return bucket, stack.enter_context(serving(bucket))
 
 
 def other_server() -> str:

@@ -111,6 +111,23 @@ def test_a_line_that_is_no_record_stops_its_file_alone(tmp_path: Path) -> None:
         assert (one.split, one.place, one.raw) == ("a.jsonl", "line 2", b"{")
 
 
+def test_a_line_whose_time_fails_is_named_as_broken_ones(tmp_path: Path) -> None:
+    """Regression: its place was its number since the beginning, which is no line where there are empty ones."""
+    (tmp_path / "a.jsonl").write_text(line("lamp", 3, 0) + "\n{\n" + line("vase", 4, 0) + line("lamp", 5, 0))
+
+    def time_of(bid: Bid) -> mw.Timestamp:
+        if bid.auction == "vase":
+            raise ValueError("no time")
+        return bid.at
+
+    topology = mw.Topology("auctions")
+    topology.source("bids", Bid, read_files(tmp_path / "*.jsonl", Bid), timestamp=time_of, bad="unreadable")
+    with running(topology) as harness:
+        harness.advance_clock(mw.seconds(5))
+        assert [one.cents for one in harness.values("bids")] == [3, 5]
+        assert [one.place for one in harness.values("unreadable")] == ["line 3", "line 4"]
+
+
 def test_more_files_than_a_stream_can_have_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millwheel.connectors.files.source.MOST_FILES", 2)
     for number in range(3):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from contextlib import suppress
 from pathlib import Path
@@ -156,6 +157,26 @@ def test_long_names_of_fields_make_small_reads(tmp_path: Path) -> None:
     reads = list(read_on(read_files(tmp_path / "a.csv", wide), "a.csv"))
     assert sum(len(read.records) for read in reads) == 500
     assert max(len(msgspec.msgpack.encode([value for value, _ in read.records])) for read in reads) < 16 << 20
+
+
+@pytest.mark.guarantee("G13")
+def test_empty_lines_do_not_count_to_the_limit_of_a_read(tmp_path: Path) -> None:
+    """Otherwise no read has as many records as it may, and a limit that was lowered never rises again."""
+    (tmp_path / "a.jsonl").write_text('\n{"item":"tea","cents":3}\n\n' * 10)
+    (tmp_path / "b.csv").write_text('item,cents\n"te\n\n\n\na,5\n' + "\ntea,3\n" * 6)
+
+    async def counts(name: str) -> list[int]:
+        reader, got, ended = await read_files(tmp_path / name, Sale).open_reader(name, None), list[int](), False
+        reader.most_records = 4
+        while not ended:
+            read = await reader.read()
+            got.append(len(read.records))
+            ended = read.ended
+        await reader.close()
+        return got
+
+    assert asyncio.run(counts("a.jsonl")) == [4, 4, 2]
+    assert asyncio.run(counts("b.csv"))[:2] == [4, 4]  # the lines inside of quotes are bad records
 
 
 def test_a_csv_file_without_rows_ends(tmp_path: Path) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import typing
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from enum import Enum
 from io import BytesIO
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Generic, Literal, NewType, TypedDict, TypeVar
 from uuid import UUID
 
 import fastavro
@@ -22,6 +23,9 @@ import millwheel as mw
 from millwheel.connectors.kafka.avro import AvroValues
 from millwheel.connectors.kafka.registry import RegisteredSchema
 from millwheel.sdk.errors import UsageError
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 NOON = 1_767_268_800_000_000
 NOON_AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -321,8 +325,11 @@ def test_records_of_a_union_are_told_by_name() -> None:
         assert read(str_of(schema), written(schema, ("a.Withdrawn", {"why": "x"})), kind) == Withdrawn("x")
     with pytest.raises(ValueError, match=r"it is a a\.Sold, and not a Withdrawn"):
         read(str_of(both), written(both, ("a.Sold", {"cents": 3})), Withdrawn)
-    with pytest.raises(ValueError, match="`type`"):  # its one record has no name in what is read
-        read(str_of(["null", sold]), written(["null", sold], {"cents": 3}), Sold | Withdrawn)
+    for one in (sold, [sold], ["null", sold]):  # as the topic was before there were several
+        assert read(str_of(one), written(one, {"cents": 3}), Sold | Withdrawn) == Sold(3)
+    other = record(("cents", "int"), name="a.Other")
+    with pytest.raises(ValueError, match="Other"):
+        read(str_of(other), written(other, {"cents": 3}), Sold | Withdrawn)
 
 
 @pytest.mark.parametrize(
@@ -349,6 +356,142 @@ def test_bytes_that_do_not_fit_the_schema_are_an_error() -> None:
     for wrong in (data[:-1], b"", data + b"\0"):
         with pytest.raises(ValueError, match="its bytes"):
             read(record(LAMP), wrong, Bid)
+
+
+@pytest.mark.parametrize("name", ["record", "array", "map", "enum", "fixed", "error"])
+def test_a_record_may_have_the_name_of_a_kind(name: str) -> None:
+    schema = record(LAMP, ("seller", record(("name", "string"), name=name)), name="Bid")
+    data = written(schema, {"auction": "lamp", "seller": {"name": "ann"}})
+    assert read(schema, data, Bid) == Bid("lamp", seller=Seller("ann"))
+    alone = record(LAMP, name=name)
+    assert read(alone, written(alone, {"auction": "lamp"}), Bid) == Bid("lamp")
+
+
+class Box(msgspec.Struct, Generic[T]):
+    v: T
+
+
+class Pair(Box[U], Generic[T, U]):
+    other: T
+
+
+class TimedBox(Box[mw.Timestamp]):
+    """A generic class whose argument is in a base."""
+
+
+class DeeperBox(TimedBox):
+    n: int = 0
+
+
+class Row(msgspec.Struct, array_like=True):
+    v: mw.Timestamp
+
+
+class Soon(msgspec.Struct):
+    v: mw.Timestamp | str
+
+
+class Rows(msgspec.Struct):
+    v: tuple[Soon, ...]
+
+
+class Mixed(msgspec.Struct):
+    v: mw.Timestamp | date | None
+
+
+Renamed = NewType("Renamed", mw.Timestamp)
+
+
+class Tick(msgspec.Struct):
+    v: Renamed
+
+
+LONGS = {"type": "array", "items": "long"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "schema", "value"),
+    [
+        (Soon, "long", 7),
+        (Soon, ["long", "string"], 7),
+        (Box[mw.Timestamp], "long", 7),
+        (Box[list[mw.Timestamp]], LONGS, [7]),
+        (Box[Box[mw.Timestamp]], record(("v", "long"), name="B"), {"v": 7}),
+        (Pair[str, mw.Timestamp], "long", 7),
+        (TimedBox, "long", 7),
+        (DeeperBox, "long", 7),
+        (Tick, "long", 7),
+        (Box[Row], LONGS, [7]),
+        (Rows, {"type": "array", "items": record(("v", "long"), name="A")}, [{"v": 7}]),
+        (Mixed, "long", 7),
+        (Box[mw.Timestamp | float], "long", 7),
+    ],
+)
+def test_a_number_without_a_unit_is_no_timestamp(kind: Any, schema: Any, value: Any) -> None:
+    writer = record(("v", schema), ("other", "string"))
+    with pytest.raises(ValueError, match="Timestamp"):
+        read(writer, written(writer, {"v": value, "other": "x"}), kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (mw.Timestamp | str, mw.Timestamp(NOON)),
+        (mw.Timestamp | str, "soon"),
+        (mw.Timestamp | float | None, mw.Timestamp(NOON)),
+        (mw.Timestamp | float | None, 0.5),
+        (mw.Timestamp | float | None, None),
+        (mw.Timestamp | bool, True),
+        (Box[mw.Timestamp], Box(mw.Timestamp(NOON))),
+        (DeeperBox, DeeperBox(mw.Timestamp(NOON))),
+        (Pair[mw.Timestamp, int], Pair(3, mw.Timestamp(NOON))),
+        (Tick, Tick(Renamed(mw.Timestamp(NOON)))),
+    ],
+)
+def test_a_timestamp_among_other_types_comes_back(kind: Any, value: Any) -> None:
+    values = AvroValues(kind, None)
+    found = values.parser(lambda: RegisteredSchema(values.schema()))(values.encode(value))
+    assert (found, type(found)) == (value, type(value))
+    assert "timestamp-micros" in values.schema()
+
+
+@pytest.mark.skipif(not hasattr(typing, "TypeAliasType"), reason="this Python has no such aliases")
+def test_an_alias_of_a_timestamp_is_one() -> None:
+    moment = getattr(typing, "TypeAliasType")("Moment", mw.Timestamp)  # noqa: B009 not in each Python
+    kind = msgspec.defstruct("Alias", [("v", moment)])
+    writer = record(("v", "long"))
+    with pytest.raises(ValueError, match="Timestamp"):
+        read(writer, written(writer, {"v": 7}), kind)
+
+
+@pytest.mark.parametrize(("kind", "default"), [(int | float, 1.5), (int | str, "x"), (int | str | None, 3)])
+def test_a_default_of_several_types_is_not_in_the_schema(kind: Any, default: Any) -> None:
+    """A default is one of the first type, which the type of the program does not choose."""
+    values = AvroValues(msgspec.defstruct("Some", [("v", kind, default)]), None)
+    assert "default" not in msgspec.json.decode(values.schema())["fields"][0]
+
+
+def test_a_former_name_is_found_within_a_union() -> None:
+    former = Annotated[str, msgspec.Meta(extra={"aliases": ["lot"]})]
+    kind = msgspec.defstruct("Renamed", [("auction", former | None, None)])
+    writer = record(("lot", "string"))
+    assert read(writer, written(writer, {"lot": "lamp"}), kind).auction == "lamp"
+    (field,) = msgspec.json.decode(AvroValues(kind, None).schema())["fields"]
+    assert field["aliases"] == ["lot"]
+
+
+class Unset(msgspec.Struct):
+    w: int | msgspec.UnsetType = msgspec.UNSET
+
+
+class Partly(TypedDict, total=False):
+    w: int
+
+
+def test_a_field_that_may_be_missing_is_read() -> None:
+    empty = record()
+    assert read(empty, written(empty, {}), Unset) == Unset()
+    assert read(record(("w", "int")), written(record(("w", "int")), {"w": 3}), Unset) == Unset(3)
 
 
 class Point(msgspec.Struct, array_like=True):
@@ -380,6 +523,8 @@ class Twice(msgspec.Struct):
         (Dashed, r"it\.two-words: Avro has no such name"),
         (int | date, "a union is of None and one type"),
         (Literal["a", 1], "neither texts alone nor integers alone"),
+        (Unset, r"it\.w: it may be missing.*give it a default"),
+        (Partly, r"it\.w: it may be missing"),
     ],
 )
 def test_a_type_without_a_schema_is_named(kind: Any, error: str) -> None:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
+import resource
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +20,14 @@ import pytest
 
 from millwheel.connectors import BadRecord, SinkBatch, SinkShard, Source
 from millwheel.connectors.kafka import KafkaError, KafkaRecord, RegistryFormat, SchemaRegistry, sink, source
+from millwheel.connectors.kafka.formats import UnknownIds
 from millwheel.connectors.kafka.records import reads_as
-from millwheel.connectors.kafka.registry import UnknownSchemaError
+from millwheel.connectors.kafka.registry import RegisteredSchema, RegistryAccess, UnknownSchemaError
 from millwheel.sdk.errors import UsageError
 from tests.connectors.given import at
 from tests.connectors.kafka.given import Reading, address, committed, new_topic, read_all, written
 from tests.connectors.kafka.registries import PASSWORD, USER, Door, asked, direct, new_subject
+from tests.patience import patience
 
 
 class OldBid(msgspec.Struct, tag="Bid"):  # the tag is the name of the record
@@ -119,12 +127,49 @@ def test_a_schema_that_is_not_compatible_is_an_error() -> None:
     direct().avro(Bid, subject=subject).encode(LAMP)
 
 
-def test_an_id_that_is_not_there_is_a_bad_record() -> None:
-    with pytest.raises(UnknownSchemaError, match="no schema with the id 999999"):
-        direct().avro(Bid).decode(b"\0" + (999_999).to_bytes(4, "big") + b"x")
+def test_an_id_that_is_not_there_is_a_bad_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    bids, data = direct().avro(Bid), b"\0" + (999_999).to_bytes(4, "big") + b"x"
+    with pytest.raises(KafkaError, match="no schema with the id 999999: it is asked again for 30 s"):
+        bids.decode(data)
+    monkeypatch.setattr("millwheel.connectors.kafka.formats.UNKNOWN_SECONDS", 0.0)
+    with pytest.raises(UnknownSchemaError, match=r"no schema with the id 999999$"):
+        bids.decode(data)
     for data in (b"", b"\0\0\0\0", b'{"item": "lamp"}', b"\1" + bytes(20)):
         with pytest.raises(ValueError, match="does not begin with a byte 0 and the id of a schema"):
             direct().avro(Bid).decode(data)
+
+
+@pytest.mark.guarantee("G1")
+def test_a_server_that_learns_late_makes_no_bad_record(door: Door, tmp_path: Path) -> None:
+    bids, data = door.registry(tmp_path).avro(Bid), direct().avro(Bid, subject=new_subject()).encode(LAMP)
+    door.answers = [(404, b'{"error_code": 40403, "message": "Schema not found"}')]
+    with pytest.raises(KafkaError, match="its servers learn of a new schema one after the other"):
+        bids.decode(data)
+    assert bids.decode(data) == LAMP
+
+
+def test_a_version_that_is_learnt_late_is_asked_for_again(door: Door) -> None:
+    """Regression: the error said that the URL was that of another server."""
+    door.answers = [(200, b'{"id": 7}'), (404, b'{"error_code": 40403, "message": "Schema not found"}')]
+    with pytest.raises(KafkaError, match=r"subject 'bids': .* does not have the schema yet .*; it is asked again"):
+        RegistryAccess(door.url).version_of("bids", RegisteredSchema("{}"), register=True)
+
+
+def test_an_id_waits_from_its_first_look() -> None:
+    unknown = UnknownIds()
+    assert [unknown.wait(1, 100), unknown.wait(2, 110), unknown.wait(1, 129)] == [30, 30, 1]
+    assert [unknown.wait(1, 130), unknown.wait(1, 500), unknown.wait(2, 131)] == [0, 0, 9]
+    unknown.found(2)
+    unknown.found(3)
+    assert unknown.wait(2, 132) == 30
+    assert unknown.wait(1, 3701) == 30
+
+
+def test_few_unknown_ids_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millwheel.connectors.kafka.formats.KEPT_SCHEMAS", 2)
+    unknown = UnknownIds()
+    assert [unknown.wait(number, 100 + number) for number in (1, 2, 3, 3, 1)] == [30] * 5
+    assert unknown.wait(3, 113) == 20
 
 
 def test_a_wrong_password_is_an_error_without_it(door: Door, tmp_path: Path) -> None:
@@ -155,6 +200,9 @@ def test_secrets_are_in_the_file_of_the_worker(tmp_path: Path, door: Door, monke
 @pytest.mark.parametrize(
     ("text", "error"),
     [
+        ("basic.auth.user.info=secr\xe9t:secret\n", r"registry\.properties is no text in UTF-8, at byte 25"),
+        ("url=http://a..b:1\n", "needs a URL such as"),
+        (f"url=http://{'a' * 64}.b:1\n", "needs a URL such as"),
         ("basic.auth.user.info=a:b\n", "has no url"),
         ("url=http://u:secret@x:1\n", "takes no user or password in its URL"),
         ("url=ftp://x\n", "needs a URL such as"),
@@ -166,16 +214,25 @@ def test_secrets_are_in_the_file_of_the_worker(tmp_path: Path, door: Door, monke
 )
 def test_settings_that_cannot_be_used_are_named(tmp_path: Path, text: str, error: str) -> None:
     path = tmp_path / "registry.properties"
-    path.write_text(text)
+    path.write_bytes(text.encode("latin-1"))
     with pytest.raises(KafkaError, match=error) as found:
         SchemaRegistry(settings=str(path)).avro(Bid).decode(b"\0\0\0\0\1x")
-    assert "secret" not in str(found.value)
+    assert "secret" not in f"{found.value} {found.value.__cause__!r}"
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(KafkaError, match=r"cannot read the file of settings: .*/no/such\.properties"):
+        SchemaRegistry(settings="/no/such.properties").avro(Bid).decode(b"\0\0\0\0\1x")
 
 
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
         ((200, b"<html>"), "does not answer as a schema registry"),
+        ((200, b'{"schema": "\xff"}'), "does not answer as a schema registry"),
+        ((200, b'{"references":' + b"[" * 5_000), "does not answer as a schema registry"),
+        ((500, b"[" * 5_000), r"answered 500: \[\[\[.*it is asked again"),
+        ((500, b'{"error_code": 1e999}'), "answered 500: .*it is asked again"),
         ((404, b'{"error_code": 404, "message": "HTTP 404 Not Found"}'), "HTTP 404 Not Found; the URL is that of"),
         ((302, b""), "answered 302: no text; the URL is that of another server"),
         ((503, b"busy"), "answered 503: busy; it is asked again, and nothing is lost"),
@@ -194,6 +251,63 @@ def test_a_registry_that_fails_says_how(
         with pytest.raises(KafkaError, match=error):
             reader.decode(data)
     assert reader.decode(data) == LAMP
+
+
+def test_an_id_that_no_record_can_have_is_an_error(door: Door, tmp_path: Path) -> None:
+    bids = door.registry(tmp_path).avro(Bid, subject=new_subject())
+    for number in (b"-1", b"4294967296"):
+        door.answers = [(200, b'{"id": %s}' % number)]
+        with pytest.raises(KafkaError, match="does not answer as a schema registry"):
+            bids.encode(LAMP)
+    assert bids.encode(LAMP)[0] == 0
+
+
+@contextmanager
+def free_descriptors(count: int) -> Iterator[None]:
+    """The process may open so many files and connections more."""
+    limits, held = resource.getrlimit(resource.RLIMIT_NOFILE), []
+    first = os.dup(0)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (first + 20, limits[1]))
+    try:
+        with suppress(OSError):
+            while True:
+                held.append(os.dup(first))
+        for one in (held.pop() for _ in range(count)):
+            os.close(one)
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for one in (first, *held):
+            os.close(one)
+
+
+@pytest.mark.guarantee("G1")
+def test_a_worker_without_descriptors_makes_no_bad_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bids = Door().registry(tmp_path).avro(Bid)
+    with pytest.raises(KafkaError, match="cannot be reached"):  # it has loaded its libraries
+        bids.decode(b"\0\0\0\0\1x")
+    monkeypatch.setattr("sys.unraisablehook", lambda _: None)  # asyncio cannot close an event loop that is half made
+    for count in range(4):
+        with free_descriptors(count), pytest.raises(KafkaError, match="Too many open files"):
+            bids.decode(b"\0\0\0\0\1x")
+        gc.collect()
+
+
+def test_a_lookup_that_hangs_does_not_hold_up_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    over = threading.Event()
+
+    def lookup(*_: Any, **__: Any) -> Any:
+        over.wait(patience(20))
+        raise socket.gaierror(socket.EAI_AGAIN, "it has hung")
+
+    monkeypatch.setattr("socket.getaddrinfo", lookup)
+    monkeypatch.setattr("millwheel.connectors.kafka.registry.ANSWER_SECONDS", 0.2)
+    try:
+        with pytest.raises(KafkaError, match=r"has not answered within 0\.2 s"):
+            SchemaRegistry("http://schemas.example:1").avro(Bid).decode(b"\0\0\0\0\1x")
+        assert not over.is_set()
+    finally:
+        over.set()
 
 
 def test_arguments_that_cannot_be_used_are_named() -> None:

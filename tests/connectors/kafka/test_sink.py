@@ -16,7 +16,10 @@ import millwheel as mw
 from deploy.local.kafka import KafkaBroker
 from millwheel.connectors import Sink, SinkBatch, SinkShard, SinkWriter
 from millwheel.connectors.kafka import KafkaError, sink
-from millwheel.connectors.kafka.progress import NO_PROGRESS, comes_next
+from millwheel.connectors.kafka.asking import Asker
+from millwheel.connectors.kafka.caution import Caution
+from millwheel.connectors.kafka.clients import Access
+from millwheel.connectors.kafka.progress import NO_PROGRESS, comes_next, progress_topic
 from millwheel.connectors.progress import ShardProgress
 from millwheel.testing.connectors import SinkContract
 from tests.connectors.given import at, running
@@ -275,6 +278,37 @@ async def test_progress_of_a_removed_topic_is_missed() -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.guarantee("G1")
+async def test_topics_that_may_lose_records_are_named_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    weak, strong = await asyncio.to_thread(lambda: (new_topic(), new_topic(min_insync_replicas="2")))
+    for topic in (weak, strong):
+        async with writer(to(topic), place(topic)):
+            pass
+    assert not caplog.records  # one replica, as the operator wanted it
+    partitions = Asker.partitions
+
+    async def three_replicas(asker: Asker, topic: str) -> dict[int, int]:
+        return dict.fromkeys(await partitions(asker, topic), 3)
+
+    monkeypatch.setattr(Asker, "partitions", three_replicas)
+    for topic in (weak, strong):
+        given = to(topic)
+        for _ in range(2):
+            async with writer(given, place(topic)):
+                pass
+    said = [one.getMessage() for one in caplog.records]
+    named = [weak, progress_topic(f"shop/{weak}"), progress_topic(f"shop/{strong}")]
+    assert len(said) == len(named)
+    for text, topic in zip(said, named, strict=True):
+        assert text.startswith(f"topic '{topic}' has 3 replicas and min.insync.replicas=1")
+
+
+async def test_settings_that_are_not_shown_are_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    await Caution().look(Asker(Access(address(), None)), "no-such-topic", 3)
+    assert not caplog.records
+
+
 def test_a_broker_that_dies_loses_no_batch(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millwheel.connectors.kafka.writers.INIT_SECONDS", 2.0)
     monkeypatch.setattr("millwheel.connectors.kafka.writers.ANSWER_SECONDS", 1.0)

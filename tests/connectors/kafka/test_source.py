@@ -156,6 +156,11 @@ async def test_a_source_begins_at_offsets() -> None:
     assert (await read_all(of(topic, start={0: 4}), 0)).records == []
     with pytest.raises(KafkaError, match="ends at offset 4, and start= says 5"):
         await of(topic, start={0: 5}).open_reader("0", None)
+    others = of(topic, start={0: 3, 7: 1, 2: 1})
+    with pytest.raises(KafkaError, match=r"has 2 partitions, from 0 on, and start= has an offset for \[2, 7\]"):
+        await others.open_reader("0", None)
+    assert (await others.splits()).names == ["0", "1"]
+    await (await others.open_reader("0", 3)).close()  # a source that has begun goes on
 
 
 @pytest.mark.guarantee("G1")
@@ -175,6 +180,15 @@ async def test_a_start_that_may_be_removed_is_an_error() -> None:
         skipped = await read_all(of(topic, start=start, skip_removed=True), 2)
         assert [one.cents for one in skipped.records] == [2, 3]
     assert [one.cents for one in (await read_all(of(topic, start="earliest"), 2)).records] == [2, 3]
+    remove_before(topic, 4)
+    late = mw.Timestamp(4_102_444_800_000_000)  # in 2100
+    with pytest.raises(KafkaError, match=r"Nothing is left there, so no other time helps: .*skip_removed=True"):
+        await of(topic, start=late).open_reader("0", None)
+    reading = Reading(await of(topic, start=late, skip_removed=True).open_reader("0", None))
+    written(topic, [VASE])
+    await reading.until(lambda one: one.records)
+    assert reading.records == [VASE]
+    await reading.reader.close()
 
 
 @pytest.mark.guarantee("G1")
@@ -345,7 +359,7 @@ async def test_settings_that_cannot_be_used_are_named(tmp_path: Path, text: str,
 
 
 async def test_a_file_of_settings_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(KafkaError, match=r"cannot read the settings for Kafka.*kafka.properties"):
+    with pytest.raises(KafkaError, match=r"cannot read the file of settings.*kafka.properties"):
         await source("bids", Bid, settings=str(tmp_path / "kafka.properties")).splits()
 
 

@@ -24,6 +24,7 @@ class Begins(mw.Computation[tuple[str, str], int]):
     """Says that it has begun."""
 
     _begins_with = "first"
+    _remedy = "see whether the source can be reached"
     fails = 0
 
     def process_record(self, ctx: mw.Context[int], record: mw.Record[Any]) -> None:

@@ -160,7 +160,8 @@ class Failures:
             f"(attempt {blocked.attempts}; {decision.value})"
         )
         endless = decision is Decision.RETRY and blocked.attempts >= self.policy.max_attempts
-        return HookFailed(message, hook, kind, error, decision is Decision.STOP, endless, bool(letter))
+        stops, remedy = decision is Decision.STOP, self._setup.program.remedy
+        return HookFailed(message, hook, kind, error, stops, endless, bool(letter), remedy)
 
     def clear(self, blocked: BlockedKey) -> None:
         """Clear the key's failure: its work has succeeded or was given up."""

@@ -1,0 +1,119 @@
+"""Injected streams that no process has ever fed, while others wait for them: problems of the cluster's health. Pure.
+
+The low watermark of such a stream is unknown. So each union and each join with it stands, and its results never come.
+A stream that nothing else waits with is no problem: a topology may wait for its first record.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from millwheel.client.holds.sources import unfed_remedy
+from millwheel.coordination.contract import DamagedValueError
+from millwheel.master.health_problems import health_problem
+from millwheel.model.catalog import ACTIVE_STATES, Catalog, outputs_of
+from millwheel.model.time import Duration, Timestamp, format_duration, seconds
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import cluster_pb2 as wire
+from millwheel.rpc.v1 import topology_pb2 as specs
+
+__all__ = ["UNFED_AFTER", "unfed_problems"]
+
+UNFED_AFTER: Final = seconds(300)
+"""A deployment that starts the injectors after the topology takes less."""
+
+
+def unfed_problems(known: Catalog, now: Timestamp) -> Iterator[wire.HealthProblem]:
+    """Yield a problem for each stream that holds back what comes from others, since a process of it never came.
+
+    Args:
+        known: The catalog. Of a damaged one nothing is said here.
+        now: The wall time, in microseconds.
+    """
+    try:
+        running = [one for _, one in known.live_topologies() if one.state in ACTIVE_STATES]
+    except DamagedValueError:
+        return
+    awaited = _awaited(known, running)
+    unfed = awaited.keys()
+    if not unfed:
+        return
+    origins = _Origins([one.spec for one in running])
+    held: dict[str, list[tuple[str, str]]] = {}
+    for record in running:
+        if now - _begun(record) > UNFED_AFTER:
+            for spec in record.spec.computations:
+                found = origins.of(spec)
+                for stream in found & unfed if found - unfed else ():
+                    held.setdefault(stream, []).append((record.spec.name, spec.name))
+    for stream, places in sorted(held.items()):
+        topology, computation = places[0]
+        others = f" (and {len(places) - 1:,} more)" if len(places) > 1 else ""
+        ago = format_duration(Duration(now - _begun(known.topologies[topology])))
+        missing = ", ".join(sorted(awaited[stream]))
+        who = f"injector process {missing} is expected, and has never" if missing else "no injector process has"
+        text = (
+            f"source {stream}: {who} announced itself, {ago} after topology {topology} began; so windows "
+            f"and timers of {topology}/{computation}{others} wait, also for records of other streams: "
+            f"{unfed_remedy(stream)}"
+        )
+        yield health_problem(text, "MillwheelInjectorSilent", topology, computation)
+
+
+def _awaited(known: Catalog, running: Iterable[catalog.TopologyRecord]) -> dict[str, set[str]]:
+    """Return the injected streams whose processes have not announced themselves in their present life.
+
+    With each the names of the expected ones that are missing: none, if the stream takes any.
+    """
+    since: dict[str, int] = {}
+    expected: dict[str, set[str]] = {}
+    for record in running:
+        for stream in record.spec.streams:
+            if stream.injected:
+                since[stream.name] = max(since.get(stream.name, 0), record.injected_since.get(stream.name, 0))
+                expected[stream.name] = set(stream.expected_injectors)
+    announced: dict[str, set[str]] = {}
+    for (name, process), one in known.injectors.items():
+        if one.sequencer >= since.get(name, 0):
+            announced.setdefault(name, set()).add(process)
+    return {
+        name: names - announced.get(name, set())
+        for name, names in expected.items()
+        if (names - announced.get(name, set()) if names else name not in announced)
+    }
+
+
+def _begun(record: catalog.TopologyRecord) -> int:
+    """Return when the topology was submitted, updated or resumed last. It may wait for the stream since then."""
+    return max(record.submitted_at_us, record.version_at_us, record.state_changed_at_us)
+
+
+class _Origins:
+    """Where the records of computations come from: injected streams, and those of computations without an input."""
+
+    def __init__(self, topologies: Iterable[specs.TopologySpec]) -> None:
+        self._writers: dict[str, list[specs.ComputationSpec]] = {}
+        for topology in topologies:
+            for computation in topology.computations:
+                for stream in outputs_of(computation):
+                    self._writers.setdefault(stream, []).append(computation)
+
+    def of(self, computation: specs.ComputationSpec) -> set[str]:
+        """Return the names of the streams at which the ways to a computation begin. Feedback is no way."""
+        found, seen, waiting = set[str](), set[str](), deque(_inputs(computation))
+        while waiting:
+            stream = waiting.popleft()
+            if stream in seen:
+                continue
+            seen.add(stream)
+            inputs = [edge for writer in self._writers.get(stream, ()) for edge in _inputs(writer)]
+            waiting.extend(inputs)
+            if not inputs:
+                found.add(stream)
+        return found
+
+
+def _inputs(computation: specs.ComputationSpec) -> list[str]:
+    return [edge.stream for edge in computation.inputs if not edge.feedback]

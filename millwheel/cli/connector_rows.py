@@ -1,0 +1,157 @@
+"""``millwheel connectors show``: the sources and sinks of running topologies, and how far each is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+from millwheel.cli.options import DEFAULT_ADDRESS, Address, AnyTopology, Output, Timeout
+from millwheel.cli.output import OutputFormat, print_plain, print_table
+from millwheel.cli.reaching import ask
+from millwheel.client.control import ControlClient
+from millwheel.model.catalog import LIVE_STATES
+from millwheel.model.time import Duration, Timestamp, format_duration, format_timestamp, seconds
+from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
+from millwheel.rpc.v1 import cluster_pb2 as wire
+from millwheel.rpc.v1 import key_pb2 as keys
+
+__all__ = ["connector_row", "first_part", "show"]
+
+_PAGE: Final = 1_000
+_CALLS_AT_ONCE: Final = 8
+_FIRST_PARTS: Final = (wire.CONNECTOR_PART_FINDS_SPLITS, wire.CONNECTOR_PART_MAKES_BATCHES)
+_READER: Final = "-reader"
+"""The end of the name of the computation that reads the splits of a stream."""
+
+
+def show(
+    topology: AnyTopology = "",
+    output: Output = OutputFormat.TABLE,
+    address: Address = DEFAULT_ADDRESS,
+    timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
+) -> None:
+    """Show the sources and sinks of running topologies: splits or shards, records, how far behind, and errors.
+
+    `millwheel key list TOPOLOGY/STREAM-reader` and `millwheel key list TOPOLOGY/SINK` have the splits and the shards.
+
+    Example: millwheel connectors show shop
+    """
+
+    async def work(client: ControlClient) -> tuple[int, list[dict[str, Any]]]:
+        overview = await client.call(
+            "/millwheel.v1.ClusterService/GetOverview",
+            wire.GetOverviewRequest(topology=topology),
+            wire.GetOverviewResponse,
+        )
+        gate = asyncio.Semaphore(_CALLS_AT_ONCE)
+
+        async def row(name: str, one: wire.ComputationOverview, first: wire.ComputationOverview) -> dict[str, Any]:
+            async with gate:
+                return connector_row(name, one, first, await _states(client, name, one.name))
+
+        ends = (wire.CONNECTOR_PART_READS, wire.CONNECTOR_PART_WRITES)
+        asked = [
+            row(found.name, one, first_part(found, one))
+            for found in overview.topologies
+            if found.state in LIVE_STATES
+            for one in found.computations
+            if one.connector in ends
+        ]
+        return overview.now_us, list(await asyncio.gather(*asked))
+
+    now, rows = ask(work, address, timeout)
+    if output is not OutputFormat.TABLE:
+        print_plain(rows, output)
+        return
+    columns = ("name", "kind", "connector", "parts", "records", "behind", "newest", "state")
+    print_table(columns, [_cells(one, now) for one in rows], "no running topology has a source or a sink")
+    for one in rows:
+        if one["error"]:
+            print(f"{one['name']}: {one['error']}")
+
+
+def first_part(topology: wire.TopologyOverview, one: wire.ComputationOverview) -> wire.ComputationOverview:
+    """Return the computation that finds the splits of a source, or that makes the batches of a sink.
+
+    Args:
+        topology: The topology, with all of its computations.
+        one: The computation that reads, or that writes.
+    """
+    streams = {edge.stream for edge in one.inputs}
+    for other in topology.computations:
+        if other.connector in _FIRST_PARTS and streams.intersection(other.outputs):
+            return other
+    return wire.ComputationOverview()
+
+
+async def _states(client: ControlClient, topology: str, computation: str) -> list[keys.OwnedKey]:
+    """Return all splits or shards of a computation, with their states."""
+    found: list[keys.OwnedKey] = []
+    request = keys.ListComputationKeysRequest(topology=topology, computation=computation, page_size=_PAGE, states=True)
+    while True:
+        page = await client.call(
+            "/millwheel.v1.KeyService/ListComputationKeys", request, keys.ListComputationKeysResponse
+        )
+        found += page.keys
+        if not page.next_page_token:
+            return found
+        request.page_token = page.next_page_token
+
+
+def connector_row(
+    topology: str, one: wire.ComputationOverview, first: wire.ComputationOverview, listed: Sequence[keys.OwnedKey]
+) -> dict[str, Any]:
+    """Return a source or a sink in the form of -o json.
+
+    Args:
+        topology: The topology's name.
+        one: The computation that reads, or that writes.
+        first: That which finds its splits, or makes its batches.
+        listed: Its splits or shards, with their states.
+    """
+    reads = one.connector == wire.CONNECTOR_PART_READS
+    states = [state for key in listed if (state := _state(key.listed.state_text)) is not None]
+    times = [state["read_at" if reads else "at"] for state in states if state["records"]]
+    waits = [state["behind"] for state in states if state.get("behind") is not None]
+    failing = next((part.failures.text for part in (one, first) if part.failures.text), "")
+    return {
+        "name": f"{topology}/{one.name.removesuffix(_READER) if reads else one.name}",
+        "kind": "source" if reads else "sink",
+        "implementation": one.implementation,
+        "parts": len(listed),
+        "ended": sum(state["ended"] for state in states) if reads else None,
+        "records": sum(state["records"] for state in states),
+        "behind_records": (sum(waits) if waits else None) if reads else one.queued_records + first.queued_records,
+        "behind_seconds": None if reads else max(one.system_lag_seconds, first.system_lag_seconds),
+        "newest": format_timestamp(Timestamp(max(times))) if times else None,
+        "newest_us": max(times) if times else None,
+        "failing": sum(bool(key.listed.error) for key in listed),
+        "error": failing or None,
+    }
+
+
+def _state(text: str) -> dict[str, Any] | None:
+    """Return the state of a split or shard. None: there is none yet, or its position is too long or cannot be JSON."""
+    try:
+        return dict(json.loads(text)) if text else None
+    except ValueError:
+        return None
+
+
+def _cells(one: dict[str, Any], now: int) -> tuple[object, ...]:
+    noun = "split" if one["kind"] == "source" else "shard"
+    parts = f"{one['parts']:,} {noun}{'' if one['parts'] == 1 else 's'}"
+    if one["ended"]:
+        parts += f", {one['ended']:,} ended"
+    age = "" if one["newest_us"] is None else f"{format_duration(Duration(max(0, now - one['newest_us'])))} ago"
+    state = "FAILING" if one["error"] else "ended" if one["ended"] and one["ended"] == one["parts"] else "runs"
+    return one["name"], one["kind"], one["implementation"], parts, f"{one['records']:,}", _behind(one), age, state
+
+
+def _behind(one: dict[str, Any]) -> str:
+    if one["behind_records"] is None:
+        return "not known"
+    lag = one["behind_seconds"]
+    return f"{one['behind_records']:,}" if not lag else f"{one['behind_records']:,}, {format_duration(seconds(lag))}"

@@ -1,0 +1,74 @@
+"""Health names injected streams that no process feeds, while results of others wait for them."""
+
+from __future__ import annotations
+
+from millwheel.master.messages import OpenInjector, PauseTopology, SubmitTopology
+from millwheel.master.unfed import UNFED_AFTER, unfed_problems
+from millwheel.model.time import Timestamp
+from millwheel.rpc.v1 import topology_pb2 as specs
+
+from .harness import Cluster, Master, computation, source, topology
+
+LATER = Timestamp(UNFED_AFTER + 1)
+
+
+def union(*, feedback: bool = False) -> specs.TopologySpec:
+    """files-splits -> files-reader -> files; then files and web -> revenue -> by-hour."""
+    streams = [source("web"), *(specs.StreamSpec(name=name) for name in ("splits", "files", "sums"))]
+    finds = computation("files-splits", {}, ["splits"])
+    finds.begins_by_itself = True
+    reads = computation("files-reader", {"splits": "text"}, ["files"])
+    ways_back = ("web",) if feedback else ()
+    revenue = computation("revenue", {"files": "text", "web": "text"}, ["sums"], ways_back)
+    return topology("shop", streams, [finds, reads, revenue, computation("by-hour", {"sums": "text"}, [])])
+
+
+def running(spec: specs.TopologySpec) -> Master:
+    cluster = Cluster()
+    cluster.join("w1")
+    master = Master(cluster)
+    master.call(SubmitTopology(spec, "r1"))
+    return master
+
+
+def texts(master: Master, now: Timestamp = LATER) -> list[str]:
+    return [one.text for one in unfed_problems(master.cluster.catalog(), now)]
+
+
+def test_a_stream_without_a_process_that_holds_others_is_named() -> None:
+    master = running(union())
+    assert texts(master) == [
+        "source shop/web: no injector process has announced itself, 5 min after topology shop began; so windows and "
+        "timers of shop/revenue (and 1 more) wait, also for records of other streams: start one; or, only if none will "
+        "ever send into it, end the stream for good: `millwheel injector finish shop/web --all`"
+    ]
+    (problem,) = unfed_problems(master.cluster.catalog(), LATER)
+    assert (problem.topology, problem.computation) == ("shop", "revenue")
+    assert texts(master, Timestamp(UNFED_AFTER)) == []
+
+
+def test_a_stream_with_a_process_is_not_unfed() -> None:
+    master = running(union())
+    master.call(OpenInjector("shop/web", "gateway", knows_id_stream=True))
+    assert texts(master) == []
+
+
+def test_an_expected_process_that_never_came_is_named() -> None:
+    """Regression: health named neither it nor its stream, as soon as another process had come."""
+    spec = union()
+    (web,) = (one for one in spec.streams if one.injected)
+    web.expected_injectors.extend(["a", "b"])
+    master = running(spec)
+    master.call(OpenInjector("shop/web", "a", knows_id_stream=True))
+    (text,) = texts(master)
+    assert text.startswith("source shop/web: injector process b is expected, and has never announced itself, 5 min")
+    master.call(OpenInjector("shop/web", "b", knows_id_stream=True))
+    assert texts(master) == []
+
+
+def test_where_nothing_else_waits_no_stream_is_named() -> None:
+    assert texts(running(topology())) == [], "its only stream"
+    assert texts(running(union(feedback=True))) == [], "a feedback edge holds nothing"
+    master = running(union())
+    master.call(PauseTopology("shop"))
+    assert texts(master) == []
