@@ -8,10 +8,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 
 from deploy.local.child import free_ports
 from tests.patience import patience
+from tests.system import forks
 
 ROOT = Path(__file__).parents[2]
 MAIN = "from millwheel.cli.main import main; main()"
@@ -30,21 +32,38 @@ def _environment(address: str = "") -> dict[str, str]:
     return {**os.environ, "MILLWHEEL_ADDRESS": address, "NO_COLOR": "1", "COLUMNS": "200", "PYTHONPATH": str(ROOT)}
 
 
-async def run_cli(address: str, *arguments: str, timeout: float = patience(30), typed: str = "") -> Finished:
-    """Run a ``millwheel`` command to its end, with ``typed`` on stdin. A traceback in its output is a failure."""
+async def run_cli(
+    address: str,
+    *arguments: str,
+    timeout: float = patience(30),
+    typed: str = "",
+    variables: Mapping[str, str] = MappingProxyType({}),
+    new: bool = False,
+) -> Finished:
+    """Run a ``millwheel`` command to its end, with ``typed`` on stdin. A traceback in its output is a failure.
+
+    ``variables``: more of its environment. ``new``: in a new process, and not in a fork of one that has loaded the
+    package.
+    """
+    environment = {**_environment(address), **variables}
+    if not new and forks.fits(arguments, environment):
+        finished = Finished(*await forks.run(arguments, environment, typed.encode(), timeout))
+    else:
+        finished = await _run_new(arguments, environment, typed.encode(), timeout)
+    assert "Traceback" not in finished.err, finished.err
+    return finished
+
+
+async def _run_new(arguments: Sequence[str], environment: Mapping[str, str], typed: bytes, timeout: float) -> Finished:
     command, pipe = [sys.executable, "-c", MAIN, *arguments], asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(
-        *command, stdin=pipe, stdout=pipe, stderr=pipe, env=_environment(address)
-    )
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment)
     try:
-        out, err = await asyncio.wait_for(process.communicate(typed.encode()), timeout)
+        out, err = await asyncio.wait_for(process.communicate(typed), timeout)
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    finished = Finished(process.returncode or 0, out.decode(), err.decode())
-    assert "Traceback" not in finished.err, finished.err
-    return finished
+    return Finished(process.returncode or 0, out.decode(), err.decode())
 
 
 class RunningCommand:
