@@ -85,9 +85,9 @@ def unfed_problems(known: Catalog, now: Timestamp) -> Iterator[wire.HealthProble
         missing = ", ".join(one.missing)
         who = f"injector process {missing} is expected, and has never" if missing else "no injector process has"
         text = (
-            f"source {one.name}: {who} announced itself, {ago} after topology {topology} began; so windows "
-            f"and timers of {topology}/{computation}{others} wait, also for records of other streams: "
-            f"{unfed_remedy(one.name)}"
+            f"source {one.name}: {who} announced itself, {ago} after topology {topology} began. So windows "
+            f"and timers of {topology}/{computation}{others} wait, also for records of other streams. "
+            f"To mend it, {unfed_remedy(one.name)}"
         )
         yield health_problem(text, "MillwheelStreamUnfed", topology, computation)
 

@@ -75,7 +75,7 @@ SHARD_LEADERSHIPS: Final = "leadership/authority/"
 ELECTIONS: Final = "leadership/"
 """The prefix of the two above."""
 LEASED: Final = (WORKERS, DEPARTURES, MASTERS, AUTHORITIES, CANDIDATES, ELECTIONS)
-"""The prefixes of keys that announce processes, or their end. Such a key ends with a lease, or is written at each start."""
+"""The prefixes of keys that announce processes or their end. Such a key has a lease, or is written at each start."""
 
 
 _MAX_CACHED: Final = 10_000
@@ -113,7 +113,7 @@ def worker_key(worker_id: str) -> str:
 
 
 def departure_key(worker_id: str) -> str:
-    """The key of the last WorkerRecord of a worker that was stopped in order. Its lease is far longer than a worker's."""
+    """The key of the last WorkerRecord of a worker that was stopped in order. It has a lease of its own, of a day."""
     return DEPARTURES + _quoted(worker_id)
 
 

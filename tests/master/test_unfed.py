@@ -44,9 +44,9 @@ def texts(master: Master, now: Timestamp = LATER) -> list[str]:
 def test_a_stream_without_a_process_that_holds_others_is_named() -> None:
     master = running(union())
     assert texts(master) == [
-        "source shop/web: no injector process has announced itself, 5 min after topology shop began; so windows and "
-        "timers of shop/revenue (and 1 more) wait, also for records of other streams: start one; or, only if none will "
-        "ever send into it, end the stream for good: `millwheel injector finish shop/web --all`"
+        "source shop/web: no injector process has announced itself, 5 min after topology shop began. So windows and "
+        "timers of shop/revenue (and 1 more) wait, also for records of other streams. To mend it, start one. Only if "
+        "none will ever send into it, end the stream for good: `millwheel injector finish shop/web --all`"
     ]
     (problem,) = unfed_problems(master.cluster.catalog(), LATER)
     assert (problem.topology, problem.computation) == ("shop", "revenue")
