@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from millwheel.master.departures import MOST_LEFT
 from millwheel.master.leader_changes import INTERRUPTED, interruption_text
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import cluster_pb2 as cluster
 
 __all__ = ["EventWatch"]
 
+MOST_LEFT: Final = 1_000
+"""Workers that have left are remembered, so many at most. In some clusters each start of a worker has another name."""
 _ACTOR = "master"
 _NEXT = "; next attempt"
 _FAILING, _RECOVERED = "hooks.failing", "hooks.recovered"
@@ -85,6 +86,8 @@ class EventWatch:
     def _of_workers(
         self, workers: Mapping[str, catalog.WorkerRecord], left: Mapping[str, str]
     ) -> list[catalog.EventRecord]:
+        if not self._began:  # a worker may have come and gone while no master led
+            self.left = {**{name: one for name, one in left.items() if name not in workers}, **self.left}
         gone = []
         for name in sorted(self._workers - workers.keys()):
             if name in left:

@@ -293,8 +293,8 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         self._most[ctx.key] = most = max(fit // 2, 1)
         return UsageError(
             f"split {ctx.key!r}: the first {fit:,} of {count:,} records of a read have {ctx._produced:,} bytes as they "
-            f"are stored, and {MOST_BYTES:,} is the limit. The next read gets {most:,} records. If this goes on, the "
-            "source does not heed most_records of its reader"
+            f"are stored, and {MOST_BYTES:,} is the limit. The next read gets {most:,} records. If this goes on, "
+            "the source's reader returns more records than its most_records"
         )
 
     def _let_grow(self, ctx: Context[SplitState[P]], count: int) -> None:
