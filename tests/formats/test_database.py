@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from millwheel.embedded.database import EmbeddedDatabase
+from millwheel.model.catalog_keys import INTERVALS
+from millwheel.rpc.v1.catalog_pb2 import IntervalMapRecord
+from millwheel.worker.interval.entry import decode_entry
 from tests.system.server import Server
 
 from .database import FIRST_HALF, NOON_US, READ_BEFORE, TEXTS, counts_of, feed, path_of, read, unpack
@@ -18,12 +22,25 @@ AFTER = 400
 HOUR_US = 3_600_000_000
 
 
+async def test_a_recorded_database_has_windows_by_columns(tmp_path: Path) -> None:
+    """In a base part, and in an entry behind it."""
+    async with await EmbeddedDatabase.open(unpack(3, tmp_path)) as database:
+        chunks = (await database.coordinator.list(INTERVALS)).values
+        journals = [one.journal for chunk in chunks for one in IntervalMapRecord.FromString(chunk.value).intervals]
+        heads = {journal: await database.store.read_head(journal) for journal in journals}
+        ((journal, head),) = [
+            (name, head) for name, head in heads.items() if any(part.name == "panes/0" for part in head.parts)
+        ]
+        entries = await database.store.read_entries(journal, head.truncation_point + 1, head.commit)
+    assert any(decode_entry(entry, journal).panes for entry in entries)
+
+
 @pytest.mark.parametrize("number", ALL_FORMATS)
 @pytest.mark.guarantee("G1", section="6.2")
 async def test_a_recorded_database_goes_on_and_loses_nothing(number: int, tmp_path: Path) -> None:
     assert path_of(number).exists(), "python -m tests.formats.database"
     async with Server(unpack(number, tmp_path), tmp_path / "log") as server:
-        known = await feed(server, 0, AFTER, NOON_US + HOUR_US)
+        known = await feed(server.address, 0, AFTER, NOON_US + HOUR_US)
         assert known == FIRST_HALF * 2, "each of the two consumers knew what it had taken before"
         seen = await read(server, "seen", Seen, AFTER - READ_BEFORE)
         ended = await read(server, "ended", Seen, len(TEXTS))
