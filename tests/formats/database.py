@@ -1,8 +1,8 @@
 """A data directory of ``start-dev`` that a version wrote and never closed: ``python -m tests.formats.database``.
 
-It has base parts and entries after them, states with pages, timers, a window, which is by columns from format 3 on,
-logs with segments, a durable cursor, an injector process with positions, and the code package. The next version goes on
-from there.
+It has journals of two owners, states with pages, timers, a window, which is by columns from format 3 on, logs with
+segments, a durable cursor, an injector process with positions, and the code package. The next version goes on from
+there.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ async def _record(folder: Path) -> None:
     async with server:
         await submit_copy(server.address, recorded_program.__file__, "recorded", folder)
         await feed(server.address, 0, FIRST_HALF // 2, NOON_US)
-        assert await server.stop() == 0  # it writes base parts
+        assert await server.stop() == 0
         await server.start()
         await feed(server.address, FIRST_HALF // 2, FIRST_HALF, NOON_US + FIRST_HALF)
         assert len(await read(server, "seen", Seen, READ_BEFORE)) == READ_BEFORE

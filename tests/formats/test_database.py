@@ -9,6 +9,7 @@ import pytest
 
 from millwheel.embedded.database import EmbeddedDatabase
 from millwheel.model.catalog_keys import INTERVALS
+from millwheel.model.formats import COLUMNS
 from millwheel.rpc.v1.catalog_pb2 import IntervalMapRecord
 from millwheel.worker.interval.entry import decode_entry
 from tests.system.server import Server
@@ -23,14 +24,11 @@ HOUR_US = 3_600_000_000
 
 
 async def test_a_recorded_database_has_windows_by_columns(tmp_path: Path) -> None:
-    """In a base part, and in an entry behind it."""
-    async with await EmbeddedDatabase.open(unpack(3, tmp_path)) as database:
-        chunks = (await database.coordinator.list(INTERVALS)).values
-        journals = [one.journal for chunk in chunks for one in IntervalMapRecord.FromString(chunk.value).intervals]
-        heads = {journal: await database.store.read_head(journal) for journal in journals}
-        ((journal, head),) = [
-            (name, head) for name, head in heads.items() if any(part.name == "panes/0" for part in head.parts)
-        ]
+    async with await EmbeddedDatabase.open(unpack(COLUMNS, tmp_path)) as database:
+        chunks = (await database.coordinator.list(INTERVALS)).entries
+        maps = [IntervalMapRecord.FromString(chunk.value) for chunk in chunks if "/hours." in chunk.key]
+        (journal,) = [one.journal for found in maps for one in found.intervals]
+        head = await database.store.read_head(journal)
         entries = await database.store.read_entries(journal, head.truncation_point + 1, head.commit)
     assert any(decode_entry(entry, journal).panes for entry in entries)
 
