@@ -8,6 +8,7 @@ from millwheel.snapshots import restoring
 from millwheel.worker.interval.commits.weak_commits import WeakCommits
 from millwheel.worker.interval.hooks.blocked_keys import BlockedKeys
 from millwheel.worker.interval.hooks.firing import Firing
+from millwheel.worker.interval.hooks.pane_adding import PaneAdder
 from millwheel.worker.interval.hooks.pane_firing import PaneFiring
 from millwheel.worker.interval.hooks.pane_gate import PaneGate
 from millwheel.worker.interval.hooks.pane_moving import PaneMover
@@ -45,9 +46,9 @@ rewriting(
     "later-records-added-first",
     "G15",
     "a record of a key is not added before an earlier one that waits for its hook",
-    PaneGate,
-    "if not later:",
-    "if True:",
+    PaneAdder,
+    "first.get(keys[place], done) < place < done",
+    "False",
 )
 
 rewriting(
@@ -149,10 +150,10 @@ rewriting(
 rewriting(
     "records-before-due-panes",
     "G5",
-    "a due pane of a blocked key moves before the key's record or timer runs again",
+    "a due pane of a blocked key comes before the key's record or timer runs again",
     BlockedKeys,
-    "item is not None and self.firing.panes.move_due(key, item)",
-    "False",
+    "(item is not None or window.timer == blocked.failing)",
+    "item is None and window.timer == blocked.failing",
     seeds=0,
     test=_CORE + "a_due_pane_of_a_failing_record_comes_before_it",
     why=_FEW,
@@ -162,9 +163,9 @@ rewriting(
     "panes-not-ahead",
     "G5",
     "panes of a merged parent that were due are due before the child's watermark reaches them",
-    Firing.run_ahead,
-    "if self._produce_ahead(key, upto, above) and ",
-    "if ",
+    Firing,
+    "self._pane_table.of_key(key, upto) if domain is TimeDomain.EVENT_TIME else ()",
+    "()",
     seeds=0,
     test=_CORE + "due_panes_come_in_order_after_a_merge",
     why=_FEW,
@@ -179,6 +180,18 @@ rewriting(
     "",
     seeds=0,
     test=_CORE + "an_event_passes_over_windows_of_blocked_keys",
+    why=_FEW,
+)
+
+rewriting(
+    "failed-panes-forgotten",
+    "G8",
+    "a pane that cannot move is tried again at delays that grow, and given up as the failure policy says",
+    BlockedKeys,
+    "(item is not None or window.timer == blocked.failing)",
+    "item is not None",
+    seeds=0,
+    test="tests/worker/interval/test_panes_beside_hooks.py::test_a_damaged_row_is_read_again_after_delays_that_grow",
     why=_FEW,
 )
 

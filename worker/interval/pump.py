@@ -92,7 +92,7 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         event, processing = timers.event_time.first_time, timers.processing_time.first_time
         if event is not None and event <= clocks.watermark:
             return False
-        if (end := state.panes.first_end) is not None and end <= clocks.watermark:
+        if state.panes.windows and (end := state.panes.first_end) is not None and end <= clocks.watermark:
             return False
         # A timer that was due, and waited for room, has no deadline. The clock may have been set back since.
         if processing is not None and (processing <= clocks.wall or processing != self._timer_due_at):
@@ -161,8 +161,9 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
 
     def held(self) -> tuple[int, HoldKind.ValueType]:
         """The output watermark that the unfinished work allows, and the kind of work that is lowest."""
-        timers = self._state.timers
-        times = timers.event_time.first_time, timers.spilled.first[TimeDomain.EVENT_TIME], self._state.panes.first_end
+        timers, panes = self._state.timers, self._state.panes
+        end = panes.first_end if panes.windows else None
+        times = timers.event_time.first_time, timers.spilled.first[TimeDomain.EVENT_TIME], end
         return self._state.output.lowest(self._state.clocks.watermark, *times)
 
     def _report(self) -> Sequence[IntervalEffect]:

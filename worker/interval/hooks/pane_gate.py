@@ -11,8 +11,8 @@ It keeps one invariant: *a pane has one place*, the table or the state of its ke
    divert or drop it.
 
 So a record is added only to the pane to which the hook would have added it, and in the same order. To add it cannot
-fail. But a hook may fail or wait. So no record of a key is taken before an earlier one that needs a hook (G15): it
-returns to the queue, or goes to hooks, too.
+fail. But a hook may fail or wait. So the hooks of a delivery run first, and no record of a key is added before an
+earlier one that waits for its hook (G15): see ``PaneAdder``.
 """
 
 from __future__ import annotations
@@ -40,16 +40,14 @@ __all__ = ["Divided", "PaneGate"]
 _FAR: Final = 1 << 60
 """Windows that reach beyond it, in either direction, are left to hooks: further bounds could leave the machine's
 integers. All records of such a window are, so that its panes have one place."""
-_FEW: Final = 8
-"""If more than one of so many records needs a hook, the keys of these have all of their records in hooks."""
 _MOST_REACH: Final = float(1 << 62)
 """Integers of a pane that may be beyond it are left to hooks. Half of the machine's range is a margin for rounding."""
 
 
 class Divided:
-    """Records of one delivery, by their places: those that are added, that are done, for hooks, and for later."""
+    """Records of one delivery, by their places: those that are added, those that are dropped, and those for hooks."""
 
-    __slots__ = ("dropped", "given", "hooked", "later", "left", "places", "starts")
+    __slots__ = ("dropped", "for_hooks", "given", "moving", "places", "starts")
 
     def __init__(self, places: Column, starts: Column) -> None:
         self.places = places
@@ -60,12 +58,10 @@ class Divided:
         """What the fold has read of them."""
         self.dropped: list[int] = []
         """Records that a filter has dropped."""
-        self.hooked: dict[bytes, None] = {}
+        self.moving: dict[bytes, None] = {}
         """The keys whose panes must move before their records run in hooks."""
-        self.left: list[int] = []
+        self.for_hooks: list[int] = []
         """Records that run in hooks."""
-        self.later: list[int] = []
-        """Records that return to the queue."""
 
     def keep(self, kept: Sequence[bool] | Column) -> None:
         """Leave all records that are not kept to hooks."""
@@ -111,39 +107,21 @@ class PaneGate:
         own = [keys[indexes[place]] for place in found.places.tolist()]
         self._note_overflows(found, own)
         if others := self._panes.others():
-            found.hooked.update(dict.fromkeys(self._panes.with_panes((keys[index] for index in indexes), others)))
+            found.moving.update(dict.fromkeys(self._panes.with_panes((keys[index] for index in indexes), others)))
         begins = self.may_begin(receipt)
         new = [start for start in set(found.starts.tolist()) if self._window(start) is None]
         room = MAX_WINDOWS - len(self._panes.windows)
-        if found.hooked or not begins or len(new) > room or self._some_in_hooks(own):
+        if found.moving or not begins or len(new) > room or self._some_in_hooks(own):
             begun = set(sorted(new)[: max(0, room)]) if begins else set()
-            hooked, by_columns = found.hooked, self._by_columns
+            moving, by_columns = found.moving, self._by_columns
             bounds = zip(own, found.starts.tolist(), strict=True)
-            found.keep([key not in hooked and by_columns(key, start, begins, begun) for key, start in bounds])
+            found.keep([key not in moving and by_columns(key, start, begins, begun) for key, start in bounds])
         if len(found.places) < len(indexes):
-            self._divide_others([keys[index] for index in indexes], found)
+            apart = self._blocked.keys.keys() | found.moving.keys()
+            found.dropped = [place for place in found.dropped if keys[indexes[place]] not in apart]
+            taken = {*found.places.tolist(), *found.dropped}
+            found.for_hooks = [place for place in range(len(indexes)) if place not in taken]
         return found
-
-    def _divide_others(self, keys: Sequence[bytes], found: Divided) -> None:
-        """Divide the records that are not added, and keep the order of each key. ``keys``: those of all records."""
-        apart = self._blocked.keys.keys() | found.hooked.keys()
-        found.dropped = [place for place in found.dropped if keys[place] not in apart]
-        taken = {*found.places.tolist(), *found.dropped}
-        found.left = [place for place in range(len(keys)) if place not in taken]
-        first: dict[bytes, int] = {}
-        for place in found.left:
-            first.setdefault(keys[place], place)
-        later = {place for place in taken if place > first.get(keys[place], place)}
-        if not later:
-            return
-        if _FEW * len(found.left) > len(keys):
-            found.hooked.update((keys[place], None) for place in sorted(later))
-            later = {place for place in taken if keys[place] in found.hooked}
-            found.left = sorted({*found.left, *later})
-        else:
-            found.later = sorted(later)
-        found.dropped = [place for place in found.dropped if place not in later]
-        found.keep([place not in later for place in found.places.tolist()])
 
     def _by_columns(self, key: bytes, start: int, begins: bool, begun: Container[int]) -> bool:
         """Whether the pane of a key in the window from ``start`` takes records in the table: rules 1 and 2.
@@ -220,7 +198,7 @@ class PaneGate:
                     if value is not DROPPED:
                         fold.read([value])
                 except HOOK_ERRORS:
-                    found.hooked[delivery.keys[indexes[place]]] = None
+                    found.moving[delivery.keys[indexes[place]]] = None
                     value = DROPPED
                     place = -1
                 values.append(value)
@@ -253,7 +231,7 @@ class PaneGate:
                 window.reach = None
                 reach = window.known_reach(fold)
             if reach + growth > _MOST_REACH:
-                found.hooked.update(dict.fromkeys(own))
+                found.moving.update(dict.fromkeys(own))
 
 
 def _most_of_a_key(keys: Sequence[bytes], steps: Sequence[float]) -> float:

@@ -36,8 +36,8 @@ class PaneMover:
         self._holds = state.holds
         self._panes = state.panes
         self._runner = runner
-        self._asked: set[bytes] = set()
-        """Keys whose states are being read for a move."""
+        self.asked: set[bytes] = set()
+        """Keys whose states are being read for a move, and perhaps some for which this is over."""
 
     def move(self, key: bytes, only: WindowPanes | None = None) -> bool:
         """Move all panes of the key, or the one in a window. Returns False if its state must be read before: then the
@@ -50,11 +50,11 @@ class PaneMover:
         opened = batch.contexts.get(key)
         context = opened or runner.open(key)
         if context is None:
-            self._asked.add(key)
+            self.asked.add(key)
             return False
         try:
             state = context.state
-            moving = self._panes.of_key(key) if only is None else (only,)
+            moving = self._panes.of_key(key) if only is None else [only]
             found = [(window, self._pane(window, key)) for window in moving]
         except BaseException:
             if opened is None:
@@ -67,7 +67,7 @@ class PaneMover:
             context._stamp = context._cause = context._earliest = end
             context.set_timer(Timestamp(end), window.timer[2])
             window.close(key)
-            self._panes.changes(window)
+            self._panes.note_change(window)
             batch.moved.setdefault(key, []).append(window)
             # Its timer holds the output watermark from the seal on. Until then the batch does (G7).
             batch.hold = self._holds.covering(batch.hold, window.end)
@@ -87,14 +87,14 @@ class PaneMover:
     @property
     def asks_much(self) -> bool:
         """Whether no more states may be asked for now: so many keys wait for theirs as fit into a batch (G13)."""
-        if self._asked:
+        if self.asked:
             keys = self._blocked.keys
-            self._asked = {key for key in self._asked if key in keys and keys[key].wait is Wait.STATE}
-        return len(self._asked) >= self._setup.settings.batch_records
+            self.asked = {key for key in self.asked if key in keys and keys[key].wait is Wait.STATE}
+        return len(self.asked) >= self._setup.settings.batch_records
 
 
 def undo_moves(panes: PaneTable, key: bytes, windows: Sequence[WindowPanes]) -> None:
     """The key's panes are in these windows again: what the batch did for the key is undone."""
     for window in windows:
         window.reopen(key)
-        panes.changes(window)
+        panes.note_change(window)

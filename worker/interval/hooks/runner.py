@@ -136,7 +136,7 @@ class Runner:
         self.to_read: list[bytes] = []
         """Keys whose rows must be read before they can run."""
         self.run_records: RunRecords = self.run_hooks
-        """Runs records of one delivery: by hooks, or added to panes."""
+        """Runs records of one delivery. It is ``PaneAdder.run_records`` where windows are kept by columns."""
 
     def full(self) -> bool:
         """Whether nothing more may run: the batch is at a limit, or the maximum of asynchronous hooks is running."""
