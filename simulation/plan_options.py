@@ -62,6 +62,11 @@ def _divided(plan: Plan, chance: Random) -> None:
     plan.tuning["core"]["entry_bytes"] = chance.choice((60, 200, 600))
 
 
+def _slices(plan: Plan, chance: Random) -> None:
+    """State rows are written in slices of a few keys, and soon."""
+    plan.tuning["core"].update(flush_slice=chance.choice((1, 3)), flush_interval=10_000)
+
+
 def _bases(plan: Plan, chance: Random) -> None:
     """The authority's journals are short: its shards start from base parts, several for each base."""
     few = chance.choice((1_000, 5_000))
@@ -426,5 +431,6 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("settled", _settled, 0.4),
     ("replays", replays, 0.8),
     ("source to sink", connectors, 0.13),
+    ("slices", _slices, 0.3),
 )
 """Name, change, and its share of all seeds."""

@@ -69,6 +69,8 @@ class IntervalSettings:
     So many are half a second of work for Cassandra."""
     flush_apart: int = 5_000_000
     """Maximum delay of so many rows."""
+    flush_slice: int = 4_096
+    """Maximum rows that are captured and written in one step: about two milliseconds."""
     checkpoint_entries: int = 5_000
     checkpoint_bytes: int = 32 << 20
     """Journal above the truncation point from which on a new base is written. A takeover replays about so much: what is

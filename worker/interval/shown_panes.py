@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from millwheel.sdk.scope import TimerSetting
+from millwheel.sdk.effects import TimerSetting
 from millwheel.worker.interval.panes.plain import encoded_panes
 from millwheel.worker.interval.panes.table import PaneTable, WindowPanes
 from millwheel.worker.interval.state import IntervalState

@@ -13,8 +13,9 @@ from millwheel.rpc.errors import answering
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import inspection_pb2 as wire
 from millwheel.rpc.v1.inspection_pb2_grpc import InspectionServiceServicer
+from millwheel.sdk.effects import TimerSetting
 from millwheel.sdk.error_texts import error_message
-from millwheel.sdk.scope import PAGES_TAG, TimerSetting
+from millwheel.sdk.scope import PAGES_TAG
 from millwheel.store.contract import PartId, StateStore
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.entry import TimerRow
@@ -132,7 +133,7 @@ class InspectionService(InspectionServiceServicer):
                 response.state_error = error_message(error)
         for domain, table in state.timers.tables.items():
             processing = domain is TimeDomain.PROCESSING_TIME
-            stored = {row[2]: TimerSetting._make(row[3:]) for row in spilled if row[1] is processing}
+            stored = {row[2]: TimerSetting(*row[3:]) for row in spilled if row[1] is processing}
             if not processing:
                 stored |= pane_timers(state.panes, request.key)
             for tag, setting in sorted((stored | table.of_key(request.key)).items()):

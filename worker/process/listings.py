@@ -23,7 +23,8 @@ from millwheel.model.time import TimeDomain
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.page_tokens import foreign_page_token
 from millwheel.rpc.v1 import inspection_pb2 as wire
-from millwheel.sdk.scope import PAGES_TAG, TimerSetting
+from millwheel.sdk.effects import TimerSetting
+from millwheel.sdk.scope import PAGES_TAG
 from millwheel.store.contract import CorruptValueError, PartId, StateStore
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.entry import TimerRow, decode_part, decode_rows

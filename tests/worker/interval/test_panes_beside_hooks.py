@@ -16,7 +16,7 @@ from millwheel.errors import NotInstalledError
 from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
-from millwheel.store.contract import CorruptValueError, StateRow
+from millwheel.store.contract import CorruptValueError
 from millwheel.windows.result import Row
 from millwheel.worker.interval import IntervalSettings, columns_from
 from millwheel.worker.interval.entry import PANES_FORMAT, decode_entry
@@ -262,7 +262,7 @@ def test_no_record_is_added_before_one_that_needs_a_hook() -> None:
     driver.commit()
     driver.deliver(*((f"k{number}", "", 21) for number in range(20)), ("a", "", 21))
     driver.commit()
-    rows = driver.state.cells.dirty_rows()
+    rows = driver.state.cells.dirty_rows(driver.state.cells.dirty_keys())
     driver.state.cells.flushed(rows)
     driver.state.cells.evict(b"a")
     records = [("a", "", 12), ("a", "", 22), ("a", "", 13), *((f"k{number}", "", 22) for number in range(20))]
@@ -273,7 +273,7 @@ def test_no_record_is_added_before_one_that_needs_a_hook() -> None:
     assert [item.record for item in driver.state.blocked.keys[b"a"].items] == [0, 1, 2]
     assert driver.state.intake.records == 3
     (read,) = driver.take(ReadStates)
-    driver.handle(StatesRead(read.keys, [StateRow(*row) for row in rows if row[0] == b"a"]))
+    driver.handle(StatesRead(read.keys, [row for row in rows if row.key == b"a"]))
     driver.commit_all()
     assert driver.state.intake.records == 0
     assert states(driver)["a"] == {(10, 20): [-1, 3, 0]}

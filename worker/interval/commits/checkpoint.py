@@ -29,7 +29,10 @@ _SHORT_BYTES: Final = 256 << 10
 
 
 class StateRows:
-    """Writes rows that are due. One write is in flight at a time.
+    """Writes rows that are due, in slices. One slice is in flight at a time.
+
+    Work goes on between two slices, because the rows of many keys take long to capture. A row of a later slice may be
+    newer than the commit at which the first one was captured. Then it has that commit's change, too.
 
     In each method, ``needed`` is whether something waits for the rows: a base that shows their commits.
     """
@@ -39,9 +42,14 @@ class StateRows:
         self._cells = state.cells
         self._journal = state.journal
         self._number = 0
-        self.flush: tuple[int, int, list[tuple[bytes, int, bytes]]] | None = None
-        """The flush in flight: its number, the commit at which it was captured, its rows."""
+        self.flush: tuple[int, list[StateRow]] | None = None
+        """The slice in flight: its number and its rows."""
+        self.left: list[bytes] = []
+        """The keys of the slices that follow."""
+        self._covers = 0
+        """The commit at which the first slice was captured. With the last one, each row changed up to it is written."""
         settings = state.settings
+        self._most = settings.flush_slice
         self.times = FlushTimes(settings.flush_interval, settings.flush_apart, settings.flush_rows)
         self.upto = 0
         """Every row that changed up to this commit is acknowledged."""
@@ -51,36 +59,39 @@ class StateRows:
         return self.flush is None and bool(self._cells.dirty_count) and self._due(now, needed)
 
     def capture(self, now: int, needed: bool) -> list[IntervalEffect]:
-        """Write the rows if they are due. No sealed commit is in flight."""
+        """Write a slice of the rows if they are due. No sealed commit is in flight."""
         if self.flush is not None or not self._due(now, needed):
             return []
-        self.times.restart(now)
-        rows = self._cells.dirty_rows()
-        if not rows:
-            self.upto = self._journal.committed
-            return []
+        if not self.left:
+            self.times.restart(now)
+            self._covers, self.left = self._journal.committed, self._cells.dirty_keys()
+            if not self.left:
+                self.upto = self._covers
+                return []
+        rows = self._cells.dirty_rows(self.left[: self._most])
+        self.left = self.left[self._most :]
         self._number += 1
-        self.flush = (self._number, self._journal.committed, rows)
+        self.flush = (self._number, rows)
         config = self._config
-        states = [StateRow(key, commit, encoded) for key, commit, encoded in rows]
-        return [FlushStates(config.incarnation, config.journal, config.sequencer, self._number, states)]
+        return [FlushStates(config.incarnation, config.journal, config.sequencer, self._number, rows)]
 
     def _due(self, now: int, needed: bool) -> bool:
         """Whether rows must be written now.
 
         The truncation point needs them, together with a base, and so does memory. Otherwise they wait, because a later
-        write covers more commits.
+        write covers more commits. Slices that have begun go on.
         """
-        return now >= self.times.due_at(self._cells.dirty_count) or needed or self._cells.needs_flush
+        return bool(self.left) or now >= self.times.due_at(self._cells.dirty_count) or needed or self._cells.needs_flush
 
     def flushed(self, number: int, busy: Container[bytes] = ()) -> None:
-        """The rows of a flush are acknowledged. The cells of ``busy`` keys are in use."""
+        """The rows of a slice are acknowledged. The cells of ``busy`` keys are in use."""
         if self.flush is None or self.flush[0] != number:
             return
-        _, commit, rows = self.flush
+        _, rows = self.flush
         self.flush = None
         self._cells.flushed(rows, busy)
-        self.upto = max(self.upto, commit)
+        if not self.left:
+            self.upto = max(self.upto, self._covers)
 
     def acknowledged(self) -> int:
         """The newest commit up to which every changed row is acknowledged."""

@@ -14,10 +14,11 @@ from typing import Any, Final
 
 from millwheel.model.page_keys import row_owner
 from millwheel.sdk.context import Context
+from millwheel.sdk.effects import Production
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import StateDamagedError
 from millwheel.sdk.growing.pages import PagesNeededError
-from millwheel.sdk.scope import PAGES_TAG, UNSET, Production, StateCell
+from millwheel.sdk.scope import PAGES_TAG, UNSET, StateCell
 from millwheel.worker.interval.blocked_key_table import BlockedKey, Item, RecordItem, TimerItem, Wait
 from millwheel.worker.interval.holds import Hold, joined
 from millwheel.worker.interval.hooks.failures import (

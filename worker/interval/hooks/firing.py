@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, TimeDomain, Timestamp
 from millwheel.sdk.context import Context
+from millwheel.sdk.effects import TimerSetting
 from millwheel.sdk.records import Timer
-from millwheel.sdk.scope import TimerSetting
 from millwheel.worker.interval.blocked_key_table import TimerItem, Wait
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
 from millwheel.worker.interval.hooks.pane_firing import PaneFiring

@@ -14,9 +14,9 @@ from typing import Any, Final, Protocol
 
 from millwheel.sdk.context import Context
 from millwheel.sdk.declarations import DROPPED
+from millwheel.sdk.effects import Production
 from millwheel.sdk.options import LateAction
 from millwheel.sdk.records import UNDECODED, Record
-from millwheel.sdk.scope import Production
 from millwheel.worker.interval.blocked_key_table import Item, RecordItem, TimerItem, Wait
 from millwheel.worker.interval.cache.cells import KeyCell
 from millwheel.worker.interval.holds import Hold
