@@ -103,7 +103,7 @@ async def test_a_server_in_a_fork_is_killed(tmp_path: Path) -> None:
     assert not process.exists()
 
 
-def test_what_a_loaded_package_may_have_read_differently_runs_anew() -> None:
+def test_other_variables_than_those_of_the_run_prevent_a_fork() -> None:
     known = os.environ | OWN
     if not any(name.startswith("COVERAGE_") for name in known):
         assert forks.fits({**known, "MILLWHEEL_ADDRESS": "x"})
