@@ -1,10 +1,11 @@
-"""Runs ``millwheel`` commands in forks of a process that has loaded the package. Loading is most of a command's work.
+"""Runs ``millwheel`` in forks of a process that has loaded the package. To load it is most of a command's work.
 
 A fork is like a new process: it has its own arguments, environment, folder and standard streams, and runs ``main`` to
 the end of its interpreter. Nothing of a test is in it. The process that forks is started with the environment of the
 run, runs only the loop below, and has one thread and no connection but that to the tests.
 
-Its forks share one seed of hashes. So servers, whose later lives must not depend on the seed, are never forks.
+Forks share one seed of hashes. So the later lives of a server, which must not depend on the seed, are new processes.
+So are all daemons, and what the tests of pages type.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -30,8 +31,6 @@ from pathlib import Path
 from typing import IO, Final
 
 ROOT: Final = Path(__file__).parents[2]
-_SERVING: Final = {"server", "master", "authority", "worker", "http"}
-"""In the first two words of a command: it serves."""
 _CHANGING: Final = ("MILLWHEEL_", "PYTEST_", "SPARK_", "PYSPARK_")
 """How the variables begin that nothing reads when it is loaded."""
 _MEASURED: Final = "COVERAGE_"
@@ -47,35 +46,94 @@ _ENVIRONMENT: Final = _fixed({**os.environ, "NO_COLOR": "1", "COLUMNS": "200", "
 """Of the forking process: that of the run, as it is before the first test."""
 
 
-def fits(arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Whether a fork runs the command as a new process would.
+def fits(environment: Mapping[str, str]) -> bool:
+    """Whether a fork runs as a new process would.
 
-    It does not if the command serves, or if a variable differs that may be read when the package is loaded. When a run
-    is measured, each process is started in the usual way, because coverage is.
+    It does not if a variable differs that may be read when the package is loaded. When a run is measured, each process
+    is started in the usual way, because coverage is.
     """
-    if _SERVING & set(arguments[:2]) or any(name.startswith(_MEASURED) for name in environment):
-        return False
-    return _fixed(environment) == _ENVIRONMENT
+    measured = any(name.startswith(_MEASURED) for name in environment)
+    return not measured and _fixed(environment) == _ENVIRONMENT
+
+
+class Fork:
+    """A fork that was started. It has what tests use of ``asyncio.subprocess.Process``."""
+
+    def __init__(
+        self,
+        pid: int,
+        stdout: asyncio.StreamReader | None,
+        answers: asyncio.StreamReader,
+        connection: asyncio.StreamWriter,
+    ) -> None:
+        self.pid = pid
+        self.stdout = stdout
+        self.returncode: int | None = None
+        self._answers = answers
+        self._connection = connection
+        self._ended = False
+        self._end = asyncio.ensure_future(self._await_end())
+
+    async def wait(self) -> int:
+        """The exit code, once it has ended; below zero, the signal that ended it."""
+        return await asyncio.shield(self._end)
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, if it runs."""
+        if not self._ended:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    async def _await_end(self) -> int:
+        code = int(await self._answers.readline())
+        # Until this process closes the connection, no other process gets the number.
+        self._ended = True
+        self._connection.write_eof()
+        await self._answers.read()
+        self._connection.close()
+        self.returncode = code
+        return code
+
+
+async def start(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    folder: Path,
+    out: IO[bytes] | None,
+    err: IO[bytes],
+    typed: bytes = b"",
+) -> Fork:
+    """Start a command in a folder, with ``typed`` on stdin. Without ``out``, its stdout goes to a pipe."""
+    stdout = None
+    mine, pipe = _forker().request([list(arguments), dict(environment), str(folder)], typed, out, err)
+    answers, connection = await asyncio.open_connection(sock=mine)
+    if pipe is not None:
+        stdout = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(stdout)
+        await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, pipe)
+    return Fork(int(await answers.readline()), stdout, answers, connection)
 
 
 async def run(
     arguments: Sequence[str], environment: Mapping[str, str], typed: bytes, timeout: float
 ) -> tuple[int, str, str]:
     """Run a command. Returns its exit code and what it wrote to stdout and stderr. TimeoutError kills it."""
-    loop, code = asyncio.get_running_loop(), b""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        with _forker().start(arguments, environment, typed, out, err) as answer:
-            answer.setblocking(False)
-            try:
-                async with asyncio.timeout(timeout):
-                    code = await loop.sock_recv(answer, 16)
-            finally:
-                if not code:
-                    with suppress(OSError):
-                        answer.shutdown(socket.SHUT_WR)  # the fork is killed
-                        await loop.sock_recv(answer, 16)
-        assert code, "the process that forks has ended"
-        return int(code), _content(out), _content(err)
+        fork = await start(arguments, environment, Path.cwd(), out, err, typed)
+        try:
+            async with asyncio.timeout(timeout):
+                code = await fork.wait()
+        finally:
+            fork.kill()
+            await fork.wait()
+        return code, _content(out), _content(err)
 
 
 def _content(file: IO[bytes]) -> str:
@@ -100,34 +158,39 @@ class _Forker:
             )
         atexit.register(self._close)
 
-    def start(
+    def request(
         self,
-        arguments: Sequence[str],
-        environment: Mapping[str, str],
+        command: list[object],
         typed: bytes,
-        out: IO[bytes],
+        out: IO[bytes] | None,
         err: IO[bytes],
-    ) -> socket.socket:
-        """Start a command. Returns a socket that gets its exit code. To shut down the socket kills the command."""
-        mine, theirs = socket.socketpair()
-        come, go = os.pipe()
-        os.write(go, typed)  # it is far less than a pipe holds
-        os.close(go)
-        try:
-            request = json.dumps([arguments, dict(environment), os.getcwd()]).encode()  # noqa: PTH109 - a text
-            streams = [come, out.fileno(), err.fileno(), theirs.fileno()]
-            socket.send_fds(self._requests, [request], streams)
-        except BaseException:
-            mine.close()
-            raise
-        finally:
-            os.close(come)
-            theirs.close()
-        return mine
+    ) -> tuple[socket.socket, IO[bytes] | None]:
+        """Ask for a fork. Returns a socket that gets its number and its exit code, and the end of a pipe for stdout.
+
+        To close the socket kills the fork.
+        """
+        with ExitStack() as sent:
+            mine, theirs = socket.socketpair()
+            sent.callback(theirs.close)
+            come, go = map(_unbuffered, os.pipe(), ("rb", "wb"))
+            sent.callback(come.close)
+            with go:
+                go.write(typed)  # it is far less than a pipe holds
+            pipe = None
+            if out is None:
+                pipe, out = map(_unbuffered, os.pipe(), ("rb", "wb"))
+                sent.callback(out.close)
+            streams = [come.fileno(), out.fileno(), err.fileno(), theirs.fileno()]
+            socket.send_fds(self._requests, [json.dumps(command).encode()], streams)
+            return mine, pipe
 
     def _close(self) -> None:
         self._requests.close()
         self._process.wait()
+
+
+def _unbuffered(descriptor: int, mode: str) -> IO[bytes]:
+    return open(descriptor, mode, buffering=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +238,13 @@ def serve() -> None:
 
 
 def _load() -> None:
-    """Load what commands load."""
+    """Load what commands and servers load."""
     import millwheel.cli
+    import millwheel.server
 
-    for module in pkgutil.iter_modules(millwheel.cli.__path__, "millwheel.cli."):
-        import_module(module.name)
+    for package in (millwheel.cli, millwheel.server):
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            import_module(module.name)
     with suppress(ModuleNotFoundError):
         import_module("typer._adapters")  # Typer loads it when a command runs, and with it much else
     threads = os.listdir("/proc/self/task")  # noqa: PTH208 - only their number
@@ -210,10 +275,9 @@ class _Forking:
                 elif key.data not in self._running:
                     continue  # it has ended just now
                 elif key.fileobj is key.data.answer:
-                    self._selector.unregister(key.fileobj)
-                    os.kill(key.data.process, signal.SIGKILL)
-                else:
                     self._reap(key.data)
+                else:
+                    self._tell(key.data)
 
     def _receive(self) -> _Request | None:
         content, received, _, _ = socket.recv_fds(self._requests, _MOST_BYTES, 4)
@@ -234,16 +298,29 @@ class _Forking:
         self._running.append(running)
         self._selector.register(running.handle, selectors.EVENT_READ, running)
         self._selector.register(running.answer, selectors.EVENT_READ, running)
+        self._answer(running, process)
         return False
 
-    def _reap(self, running: _Running) -> None:
-        _, status = os.waitpid(running.process, 0)
-        with suppress(KeyError):  # the test does not wait any more
-            self._selector.unregister(running.answer)
+    def _tell(self, running: _Running) -> None:
+        """Send the exit code of a fork that has ended. It is reaped later, so that its number stays its own."""
+        found = os.waitid(os.P_PID, running.process, os.WEXITED | os.WNOWAIT)
+        assert found is not None
+        code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
         self._selector.unregister(running.handle)
+        self._answer(running, code)
+
+    def _answer(self, running: _Running, number: int) -> None:
+        with suppress(OSError):  # the test does not wait any more
+            running.answer.send(b"%d\n" % number)
+
+    def _reap(self, running: _Running) -> None:
+        """The test has closed the connection: end the fork, if it still runs."""
+        os.kill(running.process, signal.SIGKILL)
+        os.waitpid(running.process, 0)
+        self._selector.unregister(running.answer)
+        with suppress(KeyError):  # its exit code was sent
+            self._selector.unregister(running.handle)
         self._running.remove(running)
-        with suppress(OSError):
-            running.answer.send(b"%d" % os.waitstatus_to_exitcode(status))
         self._close(running)
 
     def _end(self, *, killing: bool) -> None:

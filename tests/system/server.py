@@ -46,7 +46,7 @@ async def run_cli(
     package.
     """
     environment = {**_environment(address), **variables}
-    if not new and forks.fits(arguments, environment):
+    if not new and forks.fits(environment):
         finished = Finished(*await forks.run(arguments, environment, typed.encode(), timeout))
     else:
         finished = await _run_new(arguments, environment, typed.encode(), timeout)
@@ -80,7 +80,7 @@ class RunningCommand:
         self._piped = piped
         self._command = command
         self._environment = environment
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: asyncio.subprocess.Process | forks.Fork | None = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -90,7 +90,7 @@ class RunningCommand:
         await self.kill()
 
     @property
-    def process(self) -> asyncio.subprocess.Process:
+    def process(self) -> asyncio.subprocess.Process | forks.Fork:
         """The running process."""
         assert self._process is not None
         return self._process
@@ -153,8 +153,20 @@ class Server(RunningCommand):
         self.port = port or free_ports(1)[0]
         self.address = f"127.0.0.1:{self.port}"
         settings = ["--port", str(self.port), "--db", str(db), "--intervals", str(intervals), "--log-level", "info"]
-        command = [*wrapper, sys.executable, "-c", code, "server", "start-dev", *settings, *options]
-        super().__init__(log, command, _environment(), piped=True)
+        self._arguments = ["server", "start-dev", *settings, *options]
+        self._own_environment = _environment()
+        self._fork = code == MAIN and not wrapper and forks.fits(self._own_environment)
+        command = [*wrapper, sys.executable, "-c", code, *self._arguments]
+        super().__init__(log, command, self._own_environment, piped=True)
+
+    async def spawn(self) -> None:
+        """Start a process, and return before it is ready. The first is a fork of one that has loaded the package."""
+        if not self._fork:
+            await super().spawn()
+            return
+        self._fork = False
+        with self.log.open("ab") as log:
+            self._process = await forks.start(self._arguments, self._own_environment, ROOT, None, log)
 
     async def ready(self, timeout: float = patience(60)) -> None:
         """Return when it logs that it is ready. AssertionError with the end of its log if it ends before."""
