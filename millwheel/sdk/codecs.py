@@ -120,6 +120,8 @@ class StateCodec:
     """Whether None is a value of the type. None stands for no state."""
     present: Callable[[bytes], bytes] = bytes
     """Turns what is stored, of any version, into the bytes that the codec of this version encodes."""
+    kind: Any = None
+    """The type. None: it is not known, or a state of it is no single value."""
 
     def verify(self, value: Any) -> bytes:
         """Encode a state, and check that the encoding can be decoded again; ValueEncodeError."""
@@ -196,7 +198,14 @@ def state_codec_for(state_type: Any, where: str, codec: Codec[Any] | None = None
     takes_none = first is None or accepts(state_type, type(None))
     default = encoded if makes_the_same(new) else None
     return StateCodec(
-        name, new, checked, check, default, _wrapped_decode(decode, where, name, value_format), takes_none
+        name,
+        new,
+        checked,
+        check,
+        default,
+        _wrapped_decode(decode, where, name, value_format),
+        takes_none,
+        kind=state_type,
     )
 
 
