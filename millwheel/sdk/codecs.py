@@ -137,6 +137,8 @@ class StateCodec:
     """Turns what is stored, of any version, into the bytes that the codec of this version encodes."""
     plain: PlainEncoding | None = None
     """How values of one class are encoded and checked with fewer calls. None: by ``encode`` and ``check`` alone."""
+    kind: Any = None
+    """The type. None: it is not known, or a state of it is no single value."""
 
     def verify(self, value: Any) -> bytes:
         """Encode a state, and check that the encoding can be decoded again; ValueEncodeError."""
@@ -215,7 +217,15 @@ def state_codec_for(state_type: Any, where: str, codec: Codec[Any] | None = None
     first_class = _first_class(state_type)
     plain = None if first_class is None or exact is None else PlainEncoding(first_class, encode, exact)
     return StateCodec(
-        name, new, checked, check, default, _wrapped_decode(decode, where, name, value_format), takes_none, plain=plain
+        name,
+        new,
+        checked,
+        check,
+        default,
+        _wrapped_decode(decode, where, name, value_format),
+        takes_none,
+        plain=plain,
+        kind=state_type,
     )
 
 

@@ -187,7 +187,7 @@ rewriting(
     "G7",
     "no row of a copy is late",
     peeking,
-    "return Read(records, position, MIN_TIMESTAMP, behind=1)",
+    "return Read(records, position, MIN_TIMESTAMP, behind=1, places=place)",
     "return Read(records, position, behind=1)",
     seeds=0,
     test=f"{_COPY}test_no_row_of_a_copy_is_late",

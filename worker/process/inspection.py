@@ -24,7 +24,7 @@ from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.process.hook_status import failures_of, hooks_of, key_failure, waits_of
 from millwheel.worker.process.listings import KeyListing, TimerListing, page_size, spilled_rows
 from millwheel.worker.process.owned_states import OwnedStates
-from millwheel.worker.process.state_text import state_text
+from millwheel.worker.process.state_text import MOST_SHOWN, shown_state, state_text
 
 __all__ = ["InspectionService", "status_of"]
 
@@ -128,7 +128,11 @@ class InspectionService(InspectionServiceServicer):
             response.state_error = error_message(error)
         if encoded:
             try:
-                response.state_text = state_text(state.program.state.decode(encoded))
+                value = state.program.state.decode(encoded)
+                response.state_text = state_text(value)
+                response.state_shown = (
+                    shown_state(value, state.program.state.kind) if len(encoded) <= MOST_SHOWN else ""
+                )
             except Exception as error:  # of a codec, or of a migration in user code
                 response.state_error = error_message(error)
         for domain, table in state.timers.tables.items():
