@@ -183,7 +183,7 @@ def windows_by_columns(plan: Plan, chance: Random) -> None:
         plan.tuning["core"].pop("cache_bytes", None)
     plan.columns_mixed = chance.random() < 0.4
     numbers = [one.number for reader in plan.readers for one in reader.inputs]
-    for what, most in (("large", 3), ("failing", 4)):
+    for what, most in (("large", 3), ("failing", 2)):
         plan.nodes[-1][what] = sorted(chance.sample(numbers, chance.choice((0, min(most, len(numbers))))))
 
 

@@ -24,7 +24,7 @@ _BITS: Final = 30
 _LARGE: Final = 1 << 62
 """More than a column takes. A window has a few of them at most, so a state with their sum is still encoded."""
 _FAILURES: Final = 3
-"""How often the result of a window with a failing record fails."""
+"""How often the result of a window fails for each failing record in it. The delays double, and a run has an end."""
 
 Packed: Any = msgspec.defstruct(
     "Packed",
