@@ -82,9 +82,12 @@ class IntervalTimers:
 class TimerTable:
     """The timers by key and tag. A key has one timer for each tag.
 
+    It has many methods: a timer may come and go in several ways, and its slot, too.
+
     Invariants:
 
     - Every timer of the table has a slot in its time's bucket, or has been handed out (``pop_due``, ``hand_out``).
+      One that has fired has none.
     - A slot is in its bucket once.
     - The number of stale slots is at most about the number of timers (G13).
     - Every timer of the table with an effective hold has a stated hold there (G7).
