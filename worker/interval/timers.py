@@ -235,6 +235,8 @@ class TimerTable:
         bucket = self._buckets.get(at)
         if bucket is not None:
             bucket.pop((key, tag), None)
+            if not bucket:  # that of a timer ahead of the watermark stays until a sweep, or until its time is due
+                self._made_stale()
 
     def requeue(self, key: bytes, tag: str, at: int) -> None:
         """Restore the slot of a timer that was handed out and has not fired."""

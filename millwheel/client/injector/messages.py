@@ -51,7 +51,7 @@ class Limits:
     """Bounds of an injector. Durations are in microseconds."""
 
     batch_records: int = 4_000
-    batch_bytes: int = 1 << 20
+    batch_bytes: int = 256 << 10
     """A batch is sealed when it has this many records, or this many bytes of values. Even with the longest keys it then
     stays below a third of what one message may have. Only a sender with much to send fills one: see ``linger``."""
     window_records: int = 50_000

@@ -238,6 +238,19 @@ def test_a_timer_that_has_fired_leaves_no_slot(handed_out: bool) -> None:
     assert [key for _, key, _ in table.pop_due(10, 9)] == [b"b"]
 
 
+@pytest.mark.guarantee("G13", section="4.6")
+def test_timers_that_fire_ahead_leave_no_trail() -> None:
+    """They fire one by one before their times are due, as after a merge: their buckets are empty then."""
+    holds = Holds()
+    table = TimerTable(holds, domain=mw.TimeDomain.EVENT_TIME)
+    ending = holds.open()
+    for at in range(1_000_000, 1_010_000):
+        table.set(b"a", "end", TimerSetting(at, None, 1), None)
+        table.hand_out(b"a", "end", at)
+        table.fired(b"a", "end", at, ending)
+    assert len(kept(table, object)) < 1_000
+
+
 @pytest.mark.guarantee("G13", section="8.3")
 def test_the_cache_keeps_its_limit_also_under_small_batches() -> None:
     """The interval evicted states only when a batch was large."""
