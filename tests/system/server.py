@@ -13,7 +13,7 @@ from typing import Self
 
 from deploy.local.child import free_ports
 from tests.patience import patience
-from tests.system import forks
+from tests.system import forking
 
 ROOT = Path(__file__).parents[2]
 MAIN = "from millwheel.cli.main import main; main()"
@@ -46,8 +46,8 @@ async def run_cli(
     package.
     """
     environment = {**_environment(address), **variables}
-    if not new and forks.fits(environment):
-        finished = Finished(*await forks.run(arguments, environment, typed.encode(), timeout))
+    if not new and forking.fits(environment):
+        finished = Finished(*await forking.run(arguments, environment, typed.encode(), timeout))
     else:
         finished = await _run_new(arguments, environment, typed.encode(), timeout)
     assert "Traceback" not in finished.err, finished.err
@@ -80,7 +80,7 @@ class RunningCommand:
         self._piped = piped
         self._command = command
         self._environment = environment
-        self._process: asyncio.subprocess.Process | forks.Fork | None = None
+        self._process: asyncio.subprocess.Process | forking.ForkedProcess | None = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -90,7 +90,7 @@ class RunningCommand:
         await self.kill()
 
     @property
-    def process(self) -> asyncio.subprocess.Process | forks.Fork:
+    def process(self) -> asyncio.subprocess.Process | forking.ForkedProcess:
         """The running process."""
         assert self._process is not None
         return self._process
@@ -155,7 +155,7 @@ class Server(RunningCommand):
         settings = ["--port", str(self.port), "--db", str(db), "--intervals", str(intervals), "--log-level", "info"]
         self._arguments = ["server", "start-dev", *settings, *options]
         self._own_environment = _environment()
-        self._fork = code == MAIN and not wrapper and forks.fits(self._own_environment)
+        self._fork = code == MAIN and not wrapper and forking.fits(self._own_environment)
         command = [*wrapper, sys.executable, "-c", code, *self._arguments]
         super().__init__(log, command, self._own_environment, piped=True)
 
@@ -166,7 +166,7 @@ class Server(RunningCommand):
             return
         self._fork = False
         with self.log.open("ab") as log:
-            self._process = await forks.start(self._arguments, self._own_environment, ROOT, None, log)
+            self._process = await forking.start(self._arguments, self._own_environment, ROOT, None, log)
 
     async def ready(self, timeout: float = patience(60)) -> None:
         """Return when it logs that it is ready. AssertionError with the end of its log if it ends before."""

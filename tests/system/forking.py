@@ -56,7 +56,7 @@ def fits(environment: Mapping[str, str]) -> bool:
     return not measured and _fixed(environment) == _ENVIRONMENT
 
 
-class Fork:
+class ForkedProcess:
     """A fork that was started. It has what tests use of ``asyncio.subprocess.Process``."""
 
     def __init__(
@@ -109,7 +109,7 @@ async def start(
     out: IO[bytes] | None,
     err: IO[bytes],
     typed: bytes = b"",
-) -> Fork:
+) -> ForkedProcess:
     """Start a command in a folder, with ``typed`` on stdin. Without ``out``, its stdout goes to a pipe."""
     stdout = None
     mine, pipe = _forker().request([list(arguments), dict(environment), str(folder)], typed, out, err)
@@ -118,7 +118,12 @@ async def start(
         stdout = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(stdout)
         await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, pipe)
-    return Fork(int(await answers.readline()), stdout, answers, connection)
+    try:
+        pid = int(await answers.readline())
+    except BaseException:
+        connection.close()  # the fork is killed
+        raise
+    return ForkedProcess(pid, stdout, answers, connection)
 
 
 async def run(
