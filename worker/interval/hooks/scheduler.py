@@ -35,8 +35,7 @@ class KeyScheduler:
         self.runner = self.blocked_keys.runner
         self._firing = self.blocked_keys.firing
         self._panes = state.panes
-        self._mover = self._firing.panes.mover
-        self._adder = PaneAdder(state, self.runner, self._mover)
+        self._adder = PaneAdder(state, self.runner, self._firing.panes.mover)
         self._interrupted = False
         """Whether the last step ended because too many hooks had failed. The rest waits for no other event."""
 
@@ -69,7 +68,7 @@ class KeyScheduler:
         outbox_full = self.outbox_full
         if self._some_timer_queued:
             self._firing.run_all_due(outbox_full)
-        if self._panes.windows and self._mover.asks_much:
+        if self._panes.windows and self._firing.panes.mover.asks_much:
             return  # keys that are not blocked may have due panes
         if self._intake.queue and not self.runner.full() and not (self._timers.spilled.parts and self._timers.behind):
             ahead_allowed = ahead_allowed and not (outbox_full or self._cells.overfull)
