@@ -75,16 +75,19 @@ class Record(msgspec.Struct, Generic[In_co], eq=False):
         return f"Record(stream={self.stream!r}, key={self.key!r}, timestamp={self.timestamp}{late})"
 
 
-class Timer(msgspec.Struct, eq=False):
+class Timer:
     """A timer that fires. Its ``tag`` is that of ``ctx.set_timer`` (section 4.6).
 
     ``timestamp`` is the time that was set, in microseconds since the epoch. The clock of ``domain`` has reached it: the
     low watermark or, in processing time, the wall clock.
     """
 
-    tag: str
-    timestamp: Timestamp
-    domain: TimeDomain = TimeDomain.EVENT_TIME
+    __slots__ = ("domain", "tag", "timestamp")
+
+    def __init__(self, tag: str, timestamp: Timestamp, domain: TimeDomain = TimeDomain.EVENT_TIME) -> None:
+        self.tag = tag
+        self.timestamp = timestamp
+        self.domain = domain
 
     def __repr__(self) -> str:
         return f"Timer(tag={self.tag!r}, timestamp={self.timestamp}, domain={self.domain.name})"
