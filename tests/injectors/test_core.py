@@ -46,7 +46,7 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.limits import MAX_KEY_BYTES
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
-from millwheel.rpc.server import MAX_MESSAGE_BYTES
+from millwheel.rpc.channel import MAX_MESSAGE_BYTES
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.errors import UsageError
 
