@@ -33,7 +33,7 @@ print(json.dumps({
     "handlers": handlers,
     "streams": [str(one) for one in (sys.stdin, sys.stdout, sys.stderr)],
     "typed": sys.stdin.read(),
-    "forked": "tests.system.forking" in sys.modules,
+    "forked": "tests.system.forker" in sys.modules,
     "tests": sorted(name for name in sys.modules if "test" in name.partition(".")[0]),
 }), file=sys.stderr)
 import atexit
@@ -59,7 +59,7 @@ async def test_a_fork_is_like_a_new_process(tmp_path: Path, monkeypatch: pytest.
         assert rest == ["the interpreter has ended"]
         said.append(json.loads(first))
     assert (said[0].pop("forked"), said[1].pop("forked")) == (True, False)
-    assert said[0].pop("tests") == ["tests", "tests.system", "tests.system.forking"], "nothing of a test is loaded"
+    assert said[0].pop("tests") == ["tests", "tests.system", "tests.system.forker"], "nothing of a test is loaded"
     said[1].pop("tests")
     assert said[0] == said[1]
     assert said[0]["environment"]["MILLWHEEL_TOKEN"] == "of this test"
@@ -89,11 +89,11 @@ async def test_a_servers_first_life_is_a_fork_alone(tmp_path: Path) -> None:
         return Path(f"/proc/{server.process.pid}/cmdline").read_bytes()
 
     async with Server(tmp_path / "db", tmp_path / "server.log") as server:
-        assert (b"forking" in program()) == forking.fits(os.environ | OWN)
+        assert (b"forker" in program()) == forking.fits(os.environ | OWN)
         assert (await run_cli(server.address, "topology", "list")).code == 0
         assert await server.stop() == server.process.returncode == 0
         await server.start()
-        assert b"forking" not in program(), "it has a seed of hashes of its own"
+        assert b"forker" not in program(), "it has a seed of hashes of its own"
     assert server.process.returncode == -signal.SIGKILL
 
 
