@@ -12,7 +12,7 @@ from millwheel.connectors.postgres.slots import ReplicatedTable
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["KeyColumn", "TableShape", "escaped", "find_operators", "quoted", "table_shape"]
+__all__ = ["PrimaryColumn", "TableShape", "escaped", "find_operators", "quoted", "table_shape"]
 
 _COLUMNS: Final = """SELECT c.relkind::text, c.relreplident = 'i' AND NOT i.indisreplident, a.attname::text,
 a.atttypid::int8, format('%%I.%%I', tn.nspname, t.typname),
@@ -35,7 +35,7 @@ _PUBLISHES_GENERATED: Final = 180_000
 """From these versions of the server on, a publication may have some rows and columns alone, or generated columns."""
 
 
-class KeyColumn(NamedTuple):
+class PrimaryColumn(NamedTuple):
     """A column of the primary key. ``collation`` is empty for a type without one."""
 
     name: str
@@ -76,7 +76,7 @@ class TableShape(NamedTuple):
     """What is copied of a table: its columns, its primary key, and which rows. ``path`` finds the key's operators."""
 
     relation: Relation
-    key: tuple[KeyColumn, ...]
+    key: tuple[PrimaryColumn, ...]
     only: str
     rows: str
     path: str
@@ -115,7 +115,7 @@ def table_shape(connection: psycopg.Connection[Any], place: ReplicatedTable, fie
         if one in in_order or (is_sent and one.name in fields):
             columns.append(Column(one in in_order, one.name, one.type_id))
     relation = Relation(0, place.schema, place.table, "d", tuple(columns))
-    key = tuple(KeyColumn(one.name, one.type, one.collation or "") for one in in_order)
+    key = tuple(PrimaryColumn(one.name, one.type, one.collation or "") for one in in_order)
     return TableShape(relation, key, "ONLY " if found[0].kind == "r" else "", rows, path)
 
 
