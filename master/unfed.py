@@ -36,7 +36,7 @@ class UnfedStream:
     waiting: tuple[tuple[str, str], ...]
     """The computations that wait, each by its topology and its name."""
     since: Timestamp
-    """When the first one's topology began to wait, in microseconds since the epoch."""
+    """When the first one began to wait, in microseconds since the epoch."""
 
 
 def unfed_streams(known: Catalog, now: Timestamp) -> list[UnfedStream]:
@@ -53,21 +53,24 @@ def unfed_streams(known: Catalog, now: Timestamp) -> list[UnfedStream]:
         known.check_shape()
     except DamagedValueError:
         return []
-    running = sorted(known.topologies.items())
-    running = [(name, one) for name, one in running if one.state in ACTIVE_STATES]
+    active = [(name, one) for name, one in sorted(known.topologies.items()) if one.state in ACTIVE_STATES]
+    # A stream of a topology that drains takes no more processes, and ends soon.
+    running = [(name, one) for name, one in active if one.state == catalog.TOPOLOGY_STATE_RUNNING]
     awaited = _awaited([one for _, one in running], tuple(known.injectors.items()))
     unfed = awaited.keys()
     if not unfed:
         return []
-    origins = _Origins([one.spec for _, one in running])
+    origins = _Origins([one.spec for _, one in active])
+    declared = {stream.name: _begun(one) for _, one in running for stream in one.spec.streams if stream.injected}
     waiting: dict[str, list[tuple[str, str]]] = {}
     since: dict[str, Timestamp] = {}
     for name, record in running:
-        begun = _begun(record)
-        if now - begun > UNFED_AFTER:
-            for spec in record.spec.computations:
-                found = origins.of(spec)
-                for stream in found & unfed if found - unfed else ():
+        for spec in record.spec.computations:
+            found = origins.of(spec)
+            for stream in found & unfed if found - unfed else ():
+                # Its own topology may have begun, or been updated, later than the one that waits.
+                begun = max(_begun(record), declared[stream])
+                if now - begun > UNFED_AFTER:
                     waiting.setdefault(stream, []).append((name, spec.name))
                     since.setdefault(stream, begun)
     return [
@@ -83,9 +86,9 @@ def unfed_problems(known: Catalog, now: Timestamp) -> Iterator[wire.HealthProble
         others = f" (and {len(one.waiting) - 1:,} more)" if len(one.waiting) > 1 else ""
         ago = format_duration(Duration(now - one.since))
         missing = ", ".join(one.missing)
-        who = f"injector process {missing} is expected, and has never" if missing else "no injector process has"
+        who = f"injector process {missing} is expected, and has not" if missing else "no injector process has"
         text = (
-            f"source {one.name}: {who} announced itself, {ago} after topology {topology} began. So windows "
+            f"source {one.name}: {who} announced itself for {ago}. So windows "
             f"and timers of {topology}/{computation}{others} wait, also for records of other streams. "
             f"To mend it, {unfed_remedy(one.name)}"
         )

@@ -225,8 +225,8 @@ class _Writer(SinkWriter[T]):
         shard, former = self._place.shard, without_batch(self._place, batch)
         go_on = (
             f"UPDATE {_PROGRESS} SET run = {former.run}, batch = {former.batch}, id = '{former.id}' "
-            f"WHERE sink = '{self._name}' AND shard = {shard}"
-        )
+            f"WHERE sink = '{self._name}' AND shard = {shard} AND run = {found.run} AND id = '{found.id}'"
+        )  # with what was found, so that it changes nothing if it is run twice
         if found.run > self._place.run:
             return is_over(self._place, go_on)
         here = f"the table {_PROGRESS} has batch {found.batch} of {self._name}, shard {shard}"

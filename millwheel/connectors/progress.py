@@ -43,5 +43,6 @@ def is_over(place: SinkShard, go_on: str) -> str:
     """What the error says where a later run writes the shard. ``go_on`` lets this one go on, if a person does it."""
     return (
         f"a later topology of the same name writes {place.sink}, shard {place.shard}: this one is over. If that one "
-        f"was deleted, such as a fork, let this one go on: {go_on}. What it has written stays"
+        f"was deleted, such as a fork, let this one go on: {go_on}. What it has written stays, and its newest batch "
+        "may come twice"
     )

@@ -35,9 +35,9 @@ __all__ = [
 ]
 
 Timestamp = NewType("Timestamp", int)
-TimeInt: TypeAlias = Annotated[int, Timestamp]
-"""An integer in a stored type that is a time. It is one to whoever shows the value, and any integer to the code."""
 """Microseconds since 1970-01-01T00:00:00Z."""
+TimeInt: TypeAlias = Annotated[int, Timestamp]
+"""An integer in a stored type that is a time. What shows the value shows a time, and to the code it is any integer."""
 
 Duration = NewType("Duration", int)
 """A length of time in microseconds."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millwheel.master.messages import OpenInjector, PauseTopology, SubmitTopology
+from millwheel.master.messages import DrainTopology, OpenInjector, PauseTopology, SubmitTopology
 from millwheel.master.metrics import MasterCollector
 from millwheel.master.replica import MasterReplica
 from millwheel.master.unfed import UNFED_AFTER, unfed_problems
@@ -44,8 +44,8 @@ def texts(master: Master, now: Timestamp = LATER) -> list[str]:
 def test_a_stream_without_a_process_that_holds_others_is_named() -> None:
     master = running(union())
     assert texts(master) == [
-        "source shop/web: no injector process has announced itself, 5 min after topology shop began. So windows and "
-        "timers of shop/revenue (and 1 more) wait, also for records of other streams. To mend it, start one. Only if "
+        "source shop/web: no injector process has announced itself for 5 min. So windows and timers of "
+        "shop/revenue (and 1 more) wait, also for records of other streams. To mend it, start one. Only if "
         "none will ever send into it, end the stream for good: `millwheel injector finish shop/web --all`"
     ]
     (problem,) = unfed_problems(master.cluster.catalog(), LATER)
@@ -68,7 +68,7 @@ def test_an_expected_process_that_never_came_is_named() -> None:
     master = running(spec)
     master.call(OpenInjector("shop/web", "a", knows_id_stream=True))
     (text,) = texts(master)
-    assert text.startswith("source shop/web: injector process b is expected, and has never announced itself, 5 min")
+    assert text.startswith("source shop/web: injector process b is expected, and has not announced itself for 5 min.")
     master.call(OpenInjector("shop/web", "b", knows_id_stream=True))
     assert texts(master) == []
 
@@ -79,6 +79,20 @@ def test_where_nothing_else_waits_no_stream_is_named() -> None:
     master = running(union())
     master.call(PauseTopology("shop"))
     assert texts(master) == []
+    master = running(union())
+    master.call(DrainTopology("shop"))
+    assert texts(master) == [], "it takes no more processes"
+
+
+def test_a_stream_counts_from_when_its_own_topology_began() -> None:
+    """That of the computation that waits may have run for days."""
+    master = running(union())
+    reading = computation("reading", {"shop/sums": "text"}, [])
+    master.call(SubmitTopology(topology("reports", [], [reading]), "r2"))
+    known = master.cluster.catalog()
+    known.topologies["shop"].version_at_us = UNFED_AFTER
+    assert list(unfed_problems(known, LATER)) == []
+    assert len(list(unfed_problems(known, Timestamp(LATER + UNFED_AFTER)))) == 1
 
 
 def test_the_metric_of_the_alert_names_the_stream_and_damage() -> None:

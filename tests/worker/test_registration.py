@@ -111,6 +111,19 @@ async def test_an_orderly_end_is_kept_until_the_worker_is_back() -> None:
     await coordinator.close()
 
 
+async def test_an_end_that_cannot_be_recorded_still_ends_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def away(seconds: float) -> int:
+        raise CoordinatorUnavailableError("its leader changes")
+
+    coordinator = MemoryCoordinator()
+    rig = Rig(coordinator)
+    await rig.registration.start()
+    monkeypatch.setattr(coordinator, "grant_lease", away)
+    await rig.registration.close()
+    assert await coordinator.get(KEY) is None
+    await coordinator.close()
+
+
 async def test_an_end_before_the_registration_leaves_no_record() -> None:
     coordinator = MemoryCoordinator()
     rig = Rig(coordinator)

@@ -110,6 +110,9 @@ class Registration:
         try:
             if self._written:
                 await self._depart()
+        except CoordinatorError as error:
+            log.info("the orderly end of this worker is not recorded: %s", error)
+        try:
             await self._coordinator.revoke_lease(self._lease)
         except CoordinatorError as error:
             log.info("the lease was left to end by itself: %s", error)
