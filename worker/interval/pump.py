@@ -81,13 +81,16 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         Invariant (G8): after the pump of an event, all work that is left waits for one of two things.
 
         - It waits for the event that answers an append, a read, a write or an asynchronous hook.
-        - It waits for the watermark, the time or ACKs: queued records, timers, blocked keys and queued weak commits.
+        - It waits for the watermark, the time or ACKs: queued records, timers, blocked keys, queued weak commits, and
+          rows of which the next slice is captured soon.
 
         So a watermark or an ACK may skip the passes if there is nothing of the second kind.
         ``check_invariants`` runs them in that state, and they must do nothing.
         """
         state, clocks, timers = self._state, self._state.clocks, self._state.timers
         if state.intake.queue or state.blocked.keys or timers.ahead or timers.spilled.parts or self._commits.weak_queue:
+            return False
+        if self._checkpoints.rows.left:
             return False
         event, processing = timers.event_time.first_time, timers.processing_time.first_time
         if event is not None and event <= clocks.watermark:
