@@ -177,6 +177,8 @@ def windows_by_columns(plan: Plan, chance: Random) -> None:
 
     One of the workers may keep none by columns. Some panes move to states, and some results fail.
     """
+    if plan.returns_at:
+        return  # some records of the former incarnation are in no window, and a sum does not show which
     _add_windows(plan, chance, ["columns"], 2)
     plan.tuning["core"].update(columns_from=chance.choice((1, 1, 2)), columns_bytes=chance.choice((2_000, 64 << 20)))
     if chance.random() < 0.5:
