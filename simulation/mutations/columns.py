@@ -8,7 +8,6 @@ from millwheel.snapshots import restoring
 from millwheel.worker.interval.commits.weak_commits import WeakCommits
 from millwheel.worker.interval.hooks.blocked_keys import BlockedKeys
 from millwheel.worker.interval.hooks.firing import Firing
-from millwheel.worker.interval.hooks.pane_adding import PaneAdder
 from millwheel.worker.interval.hooks.pane_firing import PaneFiring
 from millwheel.worker.interval.hooks.pane_gate import PaneGate
 from millwheel.worker.interval.hooks.pane_moving import PaneMover
@@ -46,11 +45,35 @@ rewriting(
     "later-records-added-first",
     "G15",
     "a record of a key is not added before an earlier one that waits for its hook",
-    PaneAdder,
-    "first.get(keys[place], done) < place < done",
+    PaneGate,
+    "(key := keys[place]) in ran or first.get(key, place) < place",
     "False",
     seeds=0,
     test="tests/worker/interval/test_panes_beside_hooks.py::test_no_record_is_added_before_one_that_needs_a_hook",
+    why=_FEW,
+)
+
+rewriting(
+    "records-added-behind-a-hook",
+    "G15",
+    "a record waits for the commit of an earlier hook of its key, which may be undone until then",
+    PaneGate,
+    "(key := keys[place]) in ran or first",
+    "(key := keys[place]) in self._blocked.keys or first",
+    seeds=0,
+    test="tests/worker/interval/test_panes_beside_hooks.py::test_a_hook_that_is_undone_has_nothing_added_behind_it",
+    why=_FEW,
+)
+
+rewriting(
+    "panes-judged-by-rows-of-records",
+    "G8",
+    "a pane whose result can be made is not given up because its key's row was read for a record",
+    BlockedKeys,
+    "panes.mover.asked.get(key) == window.timer",
+    "key in panes.mover.asked",
+    seeds=0,
+    test="tests/worker/interval/test_panes_beside_hooks.py::test_a_pane_is_judged_by_a_row_that_was_read_for_it",
     why=_FEW,
 )
 

@@ -288,9 +288,12 @@ class BlockedKeys:
             self._pages.page_damaged(owner, key, why)
             return
         item = self.firing.next_due(key) or (blocked.items[0] if blocked.items else None)
-        window = self.firing.panes.first_due(key, item) if key in self.firing.panes.mover.asked else None
-        if window is not None:
-            self.result_failed(key, window.timer, StateDamagedError(why))
+        panes = self.firing.panes
+        if (window := panes.first_due(key, item)) is not None:
+            if panes.mover.asked.get(key) == window.timer:
+                self.result_failed(key, window.timer, StateDamagedError(why))
+            else:  # its result needs no state. If it cannot be made, the row is read for it
+                panes.produce_blocked(window, key)
             return
         if item is None:
             self._unblock(key, blocked)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from millwheel.worker.interval.blocked_key_table import RecordItem
+from millwheel.worker.interval.blocked_key_table import RecordItem, Wait
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
 from millwheel.worker.interval.hooks.pane_gate import Divided, PaneGate
 from millwheel.worker.interval.hooks.pane_moving import PaneMover
@@ -61,6 +61,7 @@ class PaneAdder:
             in_hooks = [indexes[place] for place in found.for_hooks]
             ran, waits, calls = self._run_hooks(receipt, in_hooks, found.moving, False)
             done = done if ran == len(in_hooks) else found.for_hooks[ran]
+        if found.for_hooks or found.waiting:
             waits += self._leave(receipt, indexes, found, done)
         added = [indexes[place] for place in found.places.tolist()]
         if added:
@@ -71,23 +72,19 @@ class PaneAdder:
         return done, waits, len(added) + calls
 
     def _leave(self, receipt: DeliveryReceipt, indexes: Sequence[int], found: Divided, done: int) -> int:
-        """Leave out what is not added now: from place ``done`` on, and records behind one that waits for its hook.
+        """Leave out what is not added now: from place ``done`` on, and what waits for the commit of a hook.
 
         Returns how many of them wait with their blocked key.
         """
-        keys, blocked = [receipt.delivery.keys[index] for index in indexes], self._blocked
-        first = {keys[place]: place for place in reversed(found.for_hooks)}
-        places = found.places.tolist()
-        behind = {
-            place
-            for place in (*places, *found.dropped)
-            if keys[place] in blocked.keys and first.get(keys[place], done) < place < done
-        }
-        for place in sorted(behind):
-            blocked.set_aside(keys[place], receipt, indexes[place])
-        found.dropped = [place for place in found.dropped if place < done and place not in behind]
-        found.keep([place < done and place not in behind for place in places])
-        return len(behind)
+        keys, blocked = receipt.delivery.keys, self._blocked
+        waiting = [indexes[place] for place in found.waiting if place < done]
+        for index in waiting:
+            if (key := keys[index]) not in blocked.keys:  # otherwise its hook has failed, or waits
+                blocked.block(key, Wait.READY)
+            blocked.set_aside(key, receipt, index)
+        found.dropped = [place for place in found.dropped if place < done]
+        found.keep(found.places < done)
+        return len(waiting)
 
     def _add(self, keys: Sequence[bytes], found: Divided) -> None:
         """Add records of these keys to their panes."""

@@ -150,7 +150,7 @@ class PaneFiring:
         read. A large state takes the pane in this window alone. Its timer takes it out again with the next batch.
         """
         try:
-            if self.mover.move(key, None if self.mover.has_room(key) else window):
+            if self.mover.move(key, window):
                 self._blocked.block(key, Wait.READY)
         except HOOK_ERRORS as error:
             self._outcomes.result_failed(key, window.timer, error)

@@ -9,10 +9,12 @@ It keeps one invariant: *a pane has one place*, the table or the state of its ke
    pane in columns of another form.
 4. A record that touches no pane runs in its hook, and nothing moves. Its window is over, or the computation's options
    divert or drop it.
+5. A record that would be added behind a hook of its key waits for the commit of that hook (G15). For to add it cannot
+   be undone, and a hook is undone if a later one of its batch fails. If a record behind it needs a hook, too, then all
+   go to hooks by rule 3: a delivery that has two windows in turns would need a commit for each turn.
 
 So a record is added only to the pane to which the hook would have added it, and in the same order. To add it cannot
-fail. But a hook may fail or wait. So the hooks of a delivery run first, and no record of a key is added before an
-earlier one that waits for its hook (G15): see ``PaneAdder``.
+fail.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ _MOST_REACH: Final = float(1 << 62)
 class Divided:
     """Records of one delivery, by their places: those that are added, those that are dropped, and those for hooks."""
 
-    __slots__ = ("dropped", "for_hooks", "given", "moving", "places", "starts")
+    __slots__ = ("dropped", "for_hooks", "given", "moving", "places", "starts", "waiting")
 
     def __init__(self, places: Column, starts: Column) -> None:
         self.places = places
@@ -62,6 +64,8 @@ class Divided:
         """The keys whose panes must move before their records run in hooks."""
         self.for_hooks: list[int] = []
         """Records that run in hooks."""
+        self.waiting: list[int] = []
+        """Records that wait for the commit of an earlier hook of their key."""
 
     def keep(self, kept: Sequence[bool] | Column) -> None:
         """Leave all records that are not kept to hooks."""
@@ -116,12 +120,27 @@ class PaneGate:
             moving, by_columns = found.moving, self._by_columns
             bounds = zip(own, found.starts.tolist(), strict=True)
             found.keep([key not in moving and by_columns(key, start, begins, begun) for key, start in bounds])
-        if len(found.places) < len(indexes):
-            apart = self._blocked.keys.keys() | found.moving.keys()
-            found.dropped = [place for place in found.dropped if keys[indexes[place]] not in apart]
-            taken = {*found.places.tolist(), *found.dropped}
-            found.for_hooks = [place for place in range(len(indexes)) if place not in taken]
+        if len(found.places) < len(indexes) or not self._runner.batch.contexts.keys().isdisjoint(own):
+            self._keep_order([keys[index] for index in indexes], found)
         return found
+
+    def _keep_order(self, keys: Sequence[bytes], found: Divided) -> None:
+        """Divide what is not added between hooks and those that wait: rule 5. ``keys``: those of all records."""
+        moving, ran = found.moving, self._runner.batch.contexts
+        taken = {*found.places.tolist(), *found.dropped}
+        hooks = [place for place in range(len(keys)) if place not in taken]
+        last = {keys[place]: place for place in hooks}
+        first = {keys[place]: place for place in reversed(hooks)}
+        behind = {
+            place for place in found.places.tolist() if (key := keys[place]) in ran or first.get(key, place) < place
+        }
+        moving.update((keys[place], None) for place in behind if place < last.get(keys[place], place))
+        found.waiting = [place for place in sorted(behind) if keys[place] not in moving]
+        found.keep([place not in behind and keys[place] not in moving for place in found.places.tolist()])
+        apart = self._blocked.keys.keys() | moving.keys() | first.keys()
+        found.dropped = [place for place in found.dropped if keys[place] not in apart and keys[place] not in ran]
+        taken = {*found.places.tolist(), *found.dropped, *found.waiting}
+        found.for_hooks = [place for place in range(len(keys)) if place not in taken]
 
     def _by_columns(self, key: bytes, start: int, begins: bool, begun: Container[int]) -> bool:
         """Whether the pane of a key in the window from ``start`` takes records in the table: rules 1 and 2.

@@ -221,7 +221,12 @@ class PaneTable:
         return [one for one in self.windows.values() if one.form != self.form and one.rows]
 
     def of_key(self, key: bytes, upto: int = MAX_TIMESTAMP) -> list[WindowPanes]:
-        """The windows that end by ``upto`` in which the key has a pane here, in the order of their ends."""
+        """The windows that end by ``upto`` in which the key has a pane here, in the order of their ends.
+
+        It is asked for each key of a delivery. So it looks at no window if none is due.
+        """
+        if upto < MAX_TIMESTAMP and ((first := self.first_end) is None or first > upto):
+            return []
         found = [one for one in self.windows.values() if key in one.rows and one.end <= upto]
         return sorted(found, key=_by_end) if len(found) > 1 else found
 
