@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import IO, Final
 
 ROOT: Final = Path(__file__).parents[2]
-_CHANGING: Final = ("MILLWHEEL_", "PYTEST_", "SPARK_", "PYSPARK_")
-"""How the variables begin that nothing reads when it is loaded."""
+_CHANGING: Final = ("MILLWHEEL_", "PYTEST_", "SPARK_", "PYSPARK_", "KMP_")
+"""How the variables begin that nothing of the package reads when it is loaded. scikit-learn sets those of OpenMP."""
 _MEASURED: Final = "COVERAGE_"
 
 
