@@ -9,11 +9,11 @@ It keeps one invariant: *a pane has one place*, the table or the state of its ke
    pane in columns of another form.
 4. A record that touches no pane runs in its hook, and nothing moves. Its window is over, or the computation's options
    divert or drop it.
-5. A record that would be added behind a hook of its key waits for the commit of that hook (G15). For to add it cannot
-   be undone, and a hook is undone if a later one of its batch fails. If a record behind it needs a hook, too, then all
-   go to hooks by rule 3: a delivery that has two windows in turns would need a commit for each turn.
+5. A record that would be added behind a hook of its key waits for the commit of that hook (G15). An addition is not
+   undone, but a hook is, if a later one of its batch fails. If a record behind it needs a hook, too, then all go to
+   hooks by rule 3: a delivery that has two windows in turns would need a commit for each turn.
 
-So a record is added only to the pane to which the hook would have added it, and in the same order. To add it cannot
+So a record is added only to the pane to which the hook would have added it, and in the same order. Adding it cannot
 fail.
 """
 
