@@ -38,9 +38,7 @@ class Gateway(RunningCommand):
     async def start(self) -> None:
         """Start a process, and return when it listens."""
         await self.spawn()
-        assert self.process.stdout is not None
-        line = await asyncio.wait_for(self.process.stdout.readline(), patience(30))
-        self.url = line.decode().strip()
+        self.url = await self.printed(patience(30))
         assert self.url.startswith("http"), self.tail()
 
 
