@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.patience import patience
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -15,5 +17,5 @@ def test_columns_have_types_without_numpy(tmp_path: Path) -> None:
     shutil.copy(ROOT / "millwheel/sdk/columns.py", tmp_path)
     options = ["--config-file=", "--cache-dir=/dev/null", "--ignore-missing-imports", "--no-site-packages"]
     command = [sys.executable, "-m", "mypy", *options, "columns.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=patience(60), check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -18,6 +18,8 @@ from tests.system import forking
 
 ROOT = Path(__file__).parents[2]
 MAIN = "from millwheel.cli.main import main; main()"
+WAIT = ("--wait", f"{patience(20):g}")
+"""Has a command return when the topology has changed."""
 
 
 @dataclass(frozen=True, slots=True)

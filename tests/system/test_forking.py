@@ -134,9 +134,9 @@ async def test_the_log_of_a_process_that_does_not_end_is_shown(tmp_path: Path) -
     command = ["sh", "-c", "echo 'it waits' >&2; exec sleep 600"]
     async with RunningCommand(tmp_path / "log", command, piped=True) as running:
         await until(running.tail)
-        with pytest.raises(TimeoutError, match="not ended within 0.01 s; its log:\nit waits"):
+        with pytest.raises(TimeoutError, match=r"not ended within 0\.01 s; its log:\nit waits"):
             await running.ended(0.01)
-        with pytest.raises(TimeoutError, match="not written a line within 0.01 s; its log:\nit waits"):
+        with pytest.raises(TimeoutError, match=r"not written a line within 0\.01 s; its log:\nit waits"):
             await running.printed(0.01)
 
 
