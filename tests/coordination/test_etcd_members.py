@@ -132,8 +132,8 @@ async def test_a_watch_at_a_member_that_dies_goes_on_at_another(members: EtcdClu
 
 
 async def test_without_a_quorum_calls_fail_and_work_again_with_one(members: EtcdCluster) -> None:
-    async with opened(members, "quorum", timeout=2.0) as coordinator:
-        start = (await coordinator.transact([], [Put("n", b"0")])).revision
+    async with opened(members, "quorum") as patient, opened(members, "quorum", timeout=2.0) as coordinator:
+        start = (await patient.transact([], [Put("n", b"0")])).revision
         watching = asyncio.ensure_future(seen(coordinator, "n", start, 1))
         members.kill(0)
         members.kill(2)
