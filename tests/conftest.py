@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Generator
@@ -64,6 +65,10 @@ hypothesis.settings.load_profile("no deadline")
 setattr(traceback, "_extract_caret_anchors_from_line_segment", lambda _: None)  # noqa: B010  # its name is private
 
 stop_servers_with_their_loops()
+
+# A run in the background of a script ignores SIGINT, and so would each process that it starts. Tests interrupt some.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

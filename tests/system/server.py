@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +18,8 @@ from tests.system import forking
 
 ROOT = Path(__file__).parents[2]
 MAIN = "from millwheel.cli.main import main; main()"
+WAIT = ("--wait", f"{patience(20):g}")
+"""Has a command return when the topology has changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +112,25 @@ class RunningCommand:
 
     async def ended(self, within: float = patience(20)) -> int:
         """The exit code of the process, once it has ended and its pipe is empty."""
-        async with asyncio.timeout(within):
+        async with self._limited(within, "it has not ended"):
             if self.process.stdout is not None:
                 await self.process.stdout.read()
             return await self.process.wait()
+
+    async def printed(self, within: float) -> str:
+        """The next line on its stdout, which is piped. Empty if it has ended."""
+        assert self.process.stdout is not None
+        async with self._limited(within, "it has not written a line"):
+            return (await self.process.stdout.readline()).decode().strip()
+
+    @asynccontextmanager
+    async def _limited(self, within: float, otherwise: str) -> AsyncIterator[None]:
+        """TimeoutError, with the end of the log, if the block takes too long."""
+        try:
+            async with asyncio.timeout(within):
+                yield
+        except TimeoutError as error:
+            raise TimeoutError(f"{otherwise} within {within:g} s; its log:\n{self.tail()}") from error
 
     async def kill(self) -> None:
         """Send SIGKILL if it runs. The process loses its memory, and the disk keeps its writes."""
@@ -170,9 +188,8 @@ class Server(RunningCommand):
 
     async def ready(self, timeout: float = patience(60)) -> None:
         """Return when it logs that it is ready. AssertionError with the end of its log if it ends before."""
-        assert self.process.stdout is not None
-        line = await asyncio.wait_for(self.process.stdout.readline(), timeout)
-        assert line.startswith(b"millwheel is ready at "), f"the server ended:\n{self.tail()}"
+        line = await self.printed(timeout)
+        assert line.startswith("millwheel is ready at "), f"the server ended:\n{self.tail()}"
 
     async def start(self) -> None:
         """Start a process, and return when it is ready."""

@@ -153,7 +153,7 @@ async def test_a_zombies_delayed_write_is_refused_when_it_arrives(
     (node,) = cassandra().nodes
     zombie = await open_store(replace(settings, timeout_seconds=0.3))
     await store.create_journal(name)
-    await zombie.fence(name, 5)
+    await store.fence(name, 5)
     node.pause()
     try:
         with pytest.raises(StoreUnavailableError, match=r"store|Cassandra"):
