@@ -104,7 +104,7 @@ rewriting(
     "more = commits.report_progress(out) or more",
     "more = more",
     seeds=0,
-    test="tests/worker/interval/test_keys_that_wait.py::test_progress_is_reported_also_if_the_last_record_fails_later",
+    test="tests/worker/interval/test_keys_that_wait.py::test_progress_is_reported_if_the_last_record_fails_later",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 

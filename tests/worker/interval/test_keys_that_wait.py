@@ -64,7 +64,7 @@ def test_records_behind_a_failed_one_wait_also_during_its_retry() -> None:
 
 
 @pytest.mark.guarantee("G8", section="4.1")
-def test_progress_is_reported_also_if_the_last_record_fails_later() -> None:
+def test_progress_is_reported_if_the_last_record_fails_later() -> None:
     """The others were not reported, and held the watermark, until the record that failed had been committed."""
     small = IntervalSettings(batch_records=1, outbox_records=1)
     driver = IntervalDriver(Log(), settings=small, on_failure=mw.retry(initial=seconds(1)))
