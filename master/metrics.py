@@ -79,9 +79,9 @@ class MasterCollector(Collector):
             labels=["topology", "computation", "reason"],
         )
         for incarnation, name in names.items():
-            reasons = _found(partial(self._stranded_of, known, incarnation))
-            for reason in () if reasons is None else (_NO_OWNER, _NOT_LOADED):
-                family.add_metric([*name, reason], reasons[reason])
+            if (reasons := _found(partial(self._stranded_of, known, incarnation))) is not None:
+                for reason in (_NO_OWNER, _NOT_LOADED):
+                    family.add_metric([*name, reason], reasons[reason])
         return family
 
     def _stranded_of(self, known: Catalog, incarnation: IncarnationId) -> Counter[str]:
