@@ -137,7 +137,8 @@ def newest_progress(access: Access, topic: str, shard: int) -> ShardProgress:
 
 @contextmanager
 def _consumer(access: Access) -> Iterator[KafkaClient]:
-    consumer = access.consumer()
+    # It reads to the end of a partition. By default, a broker waits half a second there before it says so.
+    consumer = access.consumer(**{"fetch.wait.max.ms": 10})
     try:
         yield consumer
     finally:
