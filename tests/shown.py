@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-__all__ = ["Shown", "forget_ended", "sections", "show_if_it_fails"]
-
 
 class Shown(Protocol):
     """Something that a test uses."""
