@@ -22,7 +22,7 @@ import hypothesis
 import pytest
 
 from millwheel.rpc import identity
-from tests import sharing
+from tests import sharing, shown
 from tests.patience import patience
 
 _started: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, list[grpc.aio.Server]]] = WeakKeyDictionary()
@@ -79,8 +79,10 @@ def one_tests_tls_identity(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show the guarantees of a test that fails: "holds G8 (section 7.1)"."""
+    """Show the guarantees of a test that fails, "holds G8 (section 7.1)", and the logs of its servers."""
     report = yield
+    if report.failed:
+        report.sections += shown.sections()
     held = _held(item)
     if report.failed and held:
         report.sections.append(("what the test is for", held))
@@ -95,6 +97,11 @@ def _held(item: pytest.Item) -> str:
         section = f"section {section}" if section[:1].isdigit() else section
         parts.append(f"{names} ({section})" if names and section else names or section)
     return f"holds {'; '.join(parts)}" if parts else ""
+
+
+def pytest_runtest_logstart() -> None:
+    """A test begins: the servers that former ones have ended are not shown any more."""
+    shown.forget_ended()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -14,6 +14,7 @@ from typing import Self
 
 from deploy.local.child import free_ports
 from tests.patience import patience
+from tests.shown import show_if_it_fails
 from tests.system import forking
 
 ROOT = Path(__file__).parents[2]
@@ -80,6 +81,9 @@ class RunningCommand:
     ) -> None:
         """``log``: the file for the output of all its processes. ``piped``: stdout goes to a pipe instead."""
         self.log = log
+        self.title = f"the end of {log}"
+        self.over = False
+        self._end = ""
         self._piped = piped
         self._command = command
         self._environment = environment
@@ -90,6 +94,8 @@ class RunningCommand:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._end = self._seen()
+        self.over = True
         await self.kill()
 
     @property
@@ -100,6 +106,7 @@ class RunningCommand:
 
     async def spawn(self) -> None:
         """Start a process, and return before it is ready."""
+        show_if_it_fails(self)
         with self.log.open("ab") as log:
             out, none = asyncio.subprocess.PIPE if self._piped else log, asyncio.subprocess.DEVNULL
             self._process = await asyncio.create_subprocess_exec(
@@ -148,6 +155,14 @@ class RunningCommand:
         """The end of its log."""
         return self.log.read_text(errors="replace")[-size:] if self.log.exists() else ""
 
+    def described(self) -> str:
+        """How it stands, or stood when its block ended, and the end of its log: for a test that fails."""
+        return f"{self._end if self.over else self._seen()}\n{self.tail(20_000)}"
+
+    def _seen(self) -> str:
+        code = None if self._process is None else self._process.returncode
+        return "it runs" if code is None else f"it has ended with {code}"
+
 
 class Server(RunningCommand):
     """``millwheel server start-dev`` on one port and one database."""
@@ -182,6 +197,7 @@ class Server(RunningCommand):
         if not self._fork:
             await super().spawn()
             return
+        show_if_it_fails(self)
         self._fork = False
         with self.log.open("ab") as log:
             self._process = await forking.start(self._arguments, self._own_environment, ROOT, None, log)
