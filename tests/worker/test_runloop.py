@@ -211,6 +211,7 @@ async def test_what_takes_many_turns_waits_for_one_call(clock: _Clock, calls: in
         assert clock.now - began < 0.011
 
 
+@pytest.mark.guarantee("G8")
 async def test_a_busy_loop_stops_no_topology(clock: _Clock) -> None:
     """The queue waits for other work of the event loop, but for no longer than it runs itself."""
     queue = RunQueue(asyncio.get_running_loop())
