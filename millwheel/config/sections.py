@@ -117,6 +117,11 @@ class StoreSection:
         "The most requests of one process at a time. Commits do not count, and never wait for others.",
         bounds=(1, 1_000),
     )
+    direct_appends: bool = setting(
+        True,
+        "Send commits on connections of their own, which costs less than through Cassandra's driver. false: by the "
+        "driver.",
+    )
     state_buckets: int = setting(
         64,
         "Partitions that the states of a computation are spread over: about one for each 100 MB of the largest "
