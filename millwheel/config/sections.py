@@ -92,7 +92,7 @@ class CoordinatorSection:
 
 @dataclass(frozen=True, slots=True)
 class StoreSection:
-    """The storage of journals and state."""
+    """The storage of journals and state. It has many attributes: those of two kinds of stores."""
 
     kind: Literal["cassandra", "embedded"] = setting(
         "cassandra", "cassandra for a cluster; embedded for one process alone, on its disk."
