@@ -49,7 +49,7 @@ def main() -> None:
 async def _compare(contact_points: tuple[str, ...]) -> None:
     ways = {
         what: await CassandraStore.open(CassandraSettings(contact_points, keyspace="bench", direct_appends=direct))
-        for what, direct in (("lane", True), ("driver", False))
+        for what, direct in (("direct", True), ("driver", False))
     }
     try:
         for what, store in ways.items():

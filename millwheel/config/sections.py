@@ -119,8 +119,8 @@ class StoreSection:
     )
     direct_appends: bool = setting(
         True,
-        "Send commits on connections of their own, which costs less than through Cassandra's driver. false: by the "
-        "driver.",
+        "Send commits on connections of their own, one to each node of the data centre. This costs less than through "
+        "Cassandra's driver. false: by the driver.",
     )
     state_buckets: int = setting(
         64,

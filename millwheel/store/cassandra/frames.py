@@ -25,9 +25,11 @@ from cassandra.protocol import ErrorMessage, PreparedQueryNotFound
 __all__ = [
     "HEARTBEAT_SECONDS",
     "MAX_ANSWER_BYTES",
+    "MAX_LOST_ANSWERS",
     "MAX_REQUESTS",
+    "MAX_WARNING_CHARACTERS",
     "Answer",
-    "AppendConnection",
+    "ConnectionState",
     "FrameError",
     "encode_parameters",
 ]
@@ -38,22 +40,31 @@ MAX_ANSWER_BYTES: Final = 1 << 20
 MAX_REQUESTS: Final = 128
 """The most requests of one connection whose answers are missing."""
 
+MAX_LOST_ANSWERS: Final = MAX_REQUESTS // 2
+"""The most of them for which no caller waits any more. Each takes a stream, so above that the connection is ended."""
+
 HEARTBEAT_SECONDS: Final = 5.0
-"""A connection that has been silent for so long is asked for a sign of life, and is given up after twice that time."""
+"""A connection that has been silent for so long is asked for a sign of life. For the answer it has as long again."""
+
+MAX_WARNING_CHARACTERS: Final = 300
+"""The rest of a warning is cut off."""
 
 _VERSION: Final = 4
 _ANSWER: Final = 0x80 | _VERSION
 _OWN_STREAM: Final = 0
 """The stream of the login and of heartbeats. Requests have 1 and up."""
 
+_OPTIONS_OF_STARTUP: Final = MappingProxyType({"CQL_VERSION": "3.0.0", "DRIVER_NAME": "millwheel"})
+"""``nodetool clientstats`` shows the name."""
+
 _ERROR, _STARTUP, _READY, _AUTHENTICATE, _OPTIONS, _SUPPORTED = 0x00, 0x01, 0x02, 0x03, 0x05, 0x06
 _RESULT, _PREPARE, _EXECUTE, _AUTH_RESPONSE, _AUTH_SUCCESS = 0x08, 0x09, 0x0A, 0x0F, 0x10
 _HAS_TRACE, _HAS_PAYLOAD, _HAS_WARNINGS = 0x02, 0x04, 0x08
 _ROWS, _PREPARED = 2, 4
+_BIGINT, _BOOLEAN = 0x02, 0x04
 _SAME_TABLE: Final = 0x01
 _WITH_VALUES, _WITH_SERIAL_LEVEL = 0x01, 0x10
 _MOST_COLUMNS: Final = 16
-_MOST_ROWS: Final = 16
 
 _HEADER: Final = struct.Struct(">BBhBI")
 _PARAMETERS: Final = struct.Struct(">HBH")
@@ -68,7 +79,7 @@ class FrameError(Exception):
 
 
 class Answer(NamedTuple):
-    """The answer to the request ``stream``: its rows, or the driver's error."""
+    """The answer to the request ``stream``: one row, or the driver's error."""
 
     stream: int
     rows: list[Row]
@@ -86,7 +97,7 @@ class _Request:
     left: bool = False
 
 
-class AppendConnection:
+class ConnectionState:
     """The state of one connection. After FrameError, or an error of the login, it is of no more use."""
 
     def __init__(self, username: str, password: str, now: float) -> None:
@@ -94,8 +105,11 @@ class AppendConnection:
         self._username = username
         self._password = password
         self._heard = now
+        self._asked: float | None = None
+        """When the node was asked for a sign of life, if no byte has come since."""
+        self._warning = ""
         self._arrived = bytearray()
-        self._outgoing = [_frame(_STARTUP, _OWN_STREAM, _SHORT.pack(1), _string("CQL_VERSION"), _string("3.0.0"))]
+        self._outgoing = [_frame(_STARTUP, _OWN_STREAM, _string_map(_OPTIONS_OF_STARTUP))]
         self._free = list(range(MAX_REQUESTS, 0, -1))
         self._requests: dict[int, _Request] = {}
         self._ids: dict[str, bytes] = {}
@@ -139,7 +153,7 @@ class AppendConnection:
             FrameError: They cannot be understood.
             Exception: The driver's error for a login that is refused.
         """
-        self._heard = now
+        self._heard, self._asked = now, None
         self._arrived += data
         answers: list[Answer] = []
         start = 0
@@ -151,7 +165,7 @@ class AppendConnection:
             if len(self._arrived) < end:
                 break
             body = _Body(bytes(self._arrived[start + _HEADER.size : end]))
-            body.skip_extras(flags)
+            self._warning = body.skip_extras(flags) or self._warning
             start = end
             if stream == _OWN_STREAM:
                 self._answer_own(opcode, body)
@@ -160,12 +174,25 @@ class AppendConnection:
         del self._arrived[:start]
         return answers
 
+    def take_warning(self) -> str:
+        """Take the newest warning of the node, such as of a value that will soon be too large; empty: none."""
+        warning, self._warning = self._warning, ""
+        return warning
+
     def tick(self, now: float) -> None:
-        """Ask a silent node for a sign of life; FrameError if it has been silent for too long. Call it every second."""
-        silent = now - self._heard
-        if silent >= 2 * HEARTBEAT_SECONDS:
-            raise FrameError(f"no byte for {silent:.0f} s")
-        if silent >= HEARTBEAT_SECONDS and self.is_ready:
+        """Ask a silent node for a sign of life. Call it every second.
+
+        Raises:
+            FrameError: The node was asked, and has sent nothing for too long. Or too many answers have never come.
+        """
+        lost = sum(request.left for request in self._requests.values())
+        if lost > MAX_LOST_ANSWERS:
+            raise FrameError(f"{lost} answers have not come, and no caller waits for them any more")
+        if self._asked is not None and now - self._asked >= HEARTBEAT_SECONDS:
+            raise FrameError(f"no byte for {now - self._heard:.0f} s")
+        # A process that was paused asks first: the node may be well.
+        if self.is_ready and self._asked is None and now - self._heard >= HEARTBEAT_SECONDS:
+            self._asked = now
             self._outgoing.append(_frame(_OPTIONS, _OWN_STREAM))
 
     def _answer_own(self, opcode: int, body: _Body) -> None:
@@ -197,7 +224,7 @@ class AppendConnection:
         elif request.prepares:
             self._ids[request.text] = _decode_id(body)
         else:
-            rows = _decode_rows(body)
+            rows = [_decode_row(body)]
         if not request.left and self._goes_on(stream, request, error):
             return None
         del self._requests[stream]
@@ -272,20 +299,23 @@ class _Body:
         size = self.integer()
         return None if size < 0 else self.take(size)
 
-    def skip_extras(self, flags: int) -> None:
-        """Pass over what stands before the body itself."""
+    def skip_extras(self, flags: int) -> str:
+        """Pass over what stands before the body itself. Return the last of the warnings there; empty: none."""
+        warning = b""
         if flags & _HAS_TRACE:
             self.take(16)
         if flags & _HAS_WARNINGS:
             for _ in range(self.short()):
-                self.string()
+                warning = self.string()
         if flags & _HAS_PAYLOAD:
             for _ in range(self.short()):
                 self.string()
                 self.value()
+        return warning.decode(errors="replace")[:MAX_WARNING_CHARACTERS]
 
 
-def _decode_rows(body: _Body) -> list[Row]:
+def _decode_row(body: _Body) -> Row:
+    """Return the one row of the answer to an append. Its first column says whether the append was applied."""
     kind = body.integer()
     if kind != _ROWS:
         raise FrameError(f"a result of kind {kind}, and not rows")
@@ -293,18 +323,18 @@ def _decode_rows(body: _Body) -> list[Row]:
     if flags & ~_SAME_TABLE or not 0 < columns <= _MOST_COLUMNS:
         raise FrameError(f"rows of {columns} columns with flags {flags:#x}")
     _skip_table(body, flags & _SAME_TABLE)
-    decoders = []
+    names_and_types = []
     for _ in range(columns):
         _skip_table(body, not flags & _SAME_TABLE)
-        body.string()
-        kind = body.short()
-        if kind not in _DECODERS:
-            raise FrameError(f"a column of type {kind:#x}")
-        decoders.append(_DECODERS[kind])
-    count = body.integer()
-    if not 0 <= count <= _MOST_ROWS:
-        raise FrameError(f"{count} rows")
-    return [tuple(decode(body.value()) for decode in decoders) for _ in range(count)]
+        names_and_types.append((body.string(), body.short()))
+    if names_and_types[0] != (b"[applied]", _BOOLEAN) or not all(kind in _DECODERS for _, kind in names_and_types):
+        raise FrameError(f"the columns {names_and_types} are not those of an append")
+    if (count := body.integer()) != 1:
+        raise FrameError(f"{count} rows, and not one")
+    row = tuple(_DECODERS[kind](body.value()) for _, kind in names_and_types)
+    if behind := body.rest():
+        raise FrameError(f"{len(behind)} bytes behind the row")
+    return row
 
 
 def _skip_table(body: _Body, named: object) -> None:
@@ -319,14 +349,14 @@ def _decode_bigint(value: bytes | None) -> int | None:
     return None if value is None else int(_LONG.unpack(value)[0])
 
 
-def _decode_boolean(value: bytes | None) -> bool | None:
-    if value is not None and len(value) != 1:
-        raise FrameError(f"a boolean of {len(value)} bytes")
-    return None if value is None else value != b"\0"
+def _decode_boolean(value: bytes | None) -> bool:
+    if value is None or len(value) != 1:
+        raise FrameError("null as a boolean" if value is None else f"a boolean of {len(value)} bytes")
+    return value != b"\0"
 
 
 _DECODERS: Final[Mapping[int, Callable[[bytes | None], object]]] = MappingProxyType(
-    {0x02: _decode_bigint, 0x04: _decode_boolean}
+    {_BIGINT: _decode_bigint, _BOOLEAN: _decode_boolean}
 )
 
 
@@ -349,5 +379,6 @@ def _frame(opcode: int, stream: int, *parts: bytes) -> bytes:
     return b"".join((_HEADER.pack(_VERSION, 0, stream, opcode, sum(map(len, parts))), *parts))
 
 
-def _string(text: str) -> bytes:
-    return _SHORT.pack(len(text)) + text.encode()
+def _string_map(texts: Mapping[str, str]) -> bytes:
+    strings = [text.encode() for pair in texts.items() for text in pair]
+    return _SHORT.pack(len(texts)) + b"".join(_SHORT.pack(len(one)) + one for one in strings)

@@ -24,9 +24,9 @@ from cassandra.query import PreparedStatement, tuple_factory
 
 from millwheel.model.backoff import Backoff
 from millwheel.store.cassandra.answer import QueryResult, Row
+from millwheel.store.cassandra.append_connections import AppendConnections
 from millwheel.store.cassandra.connection import close_connection
 from millwheel.store.cassandra.failures import StoreSettingsError
-from millwheel.store.cassandra.lane import AppendLane
 from millwheel.store.cassandra.settings import ClusterSettings
 from millwheel.store.contract import StoreError, StoreUnavailableError
 
@@ -117,7 +117,7 @@ class CassandraSession:
         self._settings = settings
         self._cluster = cluster
         self._driver = session
-        self._lane: AppendLane | None = None
+        self._append_connections: AppendConnections | None = None
         self._gate = asyncio.Semaphore(settings.concurrent_writes)
         self._passed = _now()
         """When a request last passed the gate."""
@@ -128,14 +128,15 @@ class CassandraSession:
         """Since when each node that does not answer has been seen not to."""
         self._closed = False
 
-    async def open_lane(self) -> None:
+    async def open_append_connections(self) -> None:
         """Send appends on connections of their own from now on, where there are some."""
-        self._lane = AppendLane(self._settings, self._cluster)
-        await self._lane.open()
+        self._append_connections = AppendConnections(self._settings, self._cluster)
+        await self._append_connections.open()
 
     async def append(self, statement: PreparedStatement, values: Sequence[object]) -> list[Row]:
-        """Send an append at once, by the lane or by the driver. Return the answer's rows."""
-        answer = None if self._lane is None or self._closed else self._lane.send(statement, values)
+        """Send an append at once, on a connection of its own or by the driver. Return the answer's rows."""
+        own = None if self._closed else self._append_connections
+        answer = None if own is None else own.send(statement, values)
         if answer is None:
             return await self.execute(statement, values)
         try:
@@ -197,8 +198,8 @@ class CassandraSession:
         self._closed = True
         for answer in self._outstanding:
             answer.end(_closed_early())
-        if self._lane is not None:
-            await self._lane.close(_closed_early())
+        if self._append_connections is not None:
+            await self._append_connections.close(_closed_early())
         await asyncio.to_thread(self._cluster.shutdown)
         await close_connection(self._cluster.connection_class)
 

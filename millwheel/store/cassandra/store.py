@@ -55,7 +55,7 @@ class CassandraStore:
             writing_at(statements, settings.write_level)
         if settings.direct_appends:
             try:
-                await session.open_lane()
+                await session.open_append_connections()
             except BaseException:
                 await session.close()
                 raise

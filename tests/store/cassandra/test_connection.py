@@ -74,7 +74,7 @@ async def test_a_page_that_never_comes_is_given_up_at_the_deadline(
         await store.close()
 
 
-@pytest.mark.parametrize("direct", [True, False], ids=["lane", "driver"])
+@pytest.mark.parametrize("direct", [True, False], ids=["direct", "driver"])
 @pytest.mark.guarantee("G13")
 async def test_requests_leave_nothing_that_only_the_collector_finds(
     settings: CassandraSettings, open_store: OpenStore, name: str, direct: bool

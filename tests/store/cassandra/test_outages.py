@@ -29,7 +29,7 @@ from tests.store.cassandra.conftest import OpenStore
 
 Result = TypeVar("Result")
 
-by_either_way = pytest.mark.parametrize("direct_appends", [True, False], ids=["lane", "driver"])
+by_either_way = pytest.mark.parametrize("direct_appends", [True, False], ids=["direct", "driver"])
 
 
 async def until_available(call: Callable[[], Awaitable[Result]]) -> Result:

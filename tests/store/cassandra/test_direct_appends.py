@@ -17,7 +17,7 @@ from tests.store.cassandra.conftest import OpenStore
 from tests.store.cassandra.test_outages import append_for_certain
 
 
-@pytest.mark.parametrize("direct", [True, False], ids=["lane", "driver"])
+@pytest.mark.parametrize("direct", [True, False], ids=["direct", "driver"])
 async def test_a_setting_says_which_way_appends_go(
     settings: CassandraSettings, name: str, open_store: OpenStore, by_driver: list[object], direct: bool
 ) -> None:

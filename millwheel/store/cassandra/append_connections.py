@@ -1,13 +1,14 @@
-"""The lane of appends: connections of their own, beside the driver's.
+"""Connections of their own for appends, beside the driver's.
 
 An append needs little of the driver, and through the driver it costs several times as much. So it is sent in frames of
 our own (:mod:`~.frames`), one connection to each node, in the loop that waits for the answer. The driver says which
 node to ask, and sends the append itself while that node has no connection here. So an append never waits for one.
 
-Invariant (G2, G3): the statement and its condition are those of :mod:`~.journals`, at the same levels. A lane may fail
-an append whose outcome is unknown, and never repeats it. The caller settles it by a repetition with identical bytes.
-Who may break it: a lane that sends an append again by itself, or answers for one. Tests: ``test_lane.py``, and the
-contract suite and ``test_outages.py`` by either way.
+Invariant (G2, G3): the statement and its condition are those of :mod:`~.journals`, at the same levels. A connection may
+fail an append whose outcome is unknown, and never repeats it. The caller settles it by a repetition with identical
+bytes. Who may break it: code here that sends an append again by itself, or answers for one. Tests:
+``test_append_connections.py`` and ``test_direct_appends.py``, and the contract suite and ``test_outages.py`` by either
+way.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final, cast
 
 from cassandra import OperationTimedOut
@@ -24,10 +26,10 @@ from cassandra.connection import ConnectionShutdown, EndPoint
 from cassandra.query import PreparedStatement
 
 from millwheel.model.backoff import Backoff
-from millwheel.store.cassandra.frames import AppendConnection, Row, encode_parameters
+from millwheel.store.cassandra.frames import ConnectionState, Row, encode_parameters
 from millwheel.store.cassandra.settings import ClusterSettings
 
-__all__ = ["AppendLane"]
+__all__ = ["AppendConnections"]
 
 log = logging.getLogger("millwheel.store")
 
@@ -35,14 +37,18 @@ _OPENING_SECONDS: Final = 2.0
 """For how long an opening waits for the first connections. They may come later."""
 _CONNECT_SECONDS: Final = 5.0
 _BACKOFF: Final = Backoff(0.1, 5.0)
+_STEADY_SECONDS: Final = 10.0
+"""A connection that lasted for so long was a good one: the next attempt follows soon, and its loss is logged."""
 _TICK_SECONDS: Final = 1.0
+_WARNING_SECONDS: Final = 60.0
+"""A node may warn of each append. One of its warnings in so long is logged."""
 _MOST_UNSENT_BYTES: Final = 4 << 20
 """Bytes that wait for a slow node. Above them the driver sends what comes."""
 _ROUTE_SECONDS: Final = 10.0
 """For how long a journal's appends go to one node, unless the node fails. Then the driver is asked again."""
 
 
-class AppendLane:
+class AppendConnections:
     """The connections of one store. Used in the loop that makes it."""
 
     def __init__(self, settings: ClusterSettings, cluster: Cluster) -> None:
@@ -53,6 +59,7 @@ class AppendLane:
         self._nodes: dict[EndPoint, _Node] = {}
         self._routes: dict[str, EndPoint] = {}
         self._routes_end = 0.0
+        self._next_warning = 0.0
 
     async def open(self) -> None:
         """Connect to the nodes that the driver would ask. Nodes that do not answer get their connection later."""
@@ -65,18 +72,18 @@ class AppendLane:
         """Send an append, and return an awaitable of the answer's rows, or the driver's error.
 
         Returns:
-            None if the lane cannot send it now. Then nothing is sent.
+            None if no connection can take it now. Then nothing is sent.
         """
-        link = self._link(statement, values)
-        if link is None or link.is_full:
+        connection = self._connection(statement, values)
+        if connection is None or connection.is_full:
             return None
         parameters = encode_parameters(values, statement.consistency_level)
-        stream = link.connection.execute(statement.query_string, statement.query_id, parameters)
+        stream = connection.state.execute(statement.query_string, statement.query_id, parameters)
         if stream is None:
             return None
-        answer = link.waiting[stream] = self._loop.create_future()
-        link.flush()
-        return self._answer(link, stream, answer)
+        answer = connection.waiting[stream] = self._loop.create_future()
+        connection.flush()
+        return self._answer(connection, stream, answer)
 
     async def close(self, error: Exception) -> None:
         """End all connections. Every append in flight fails with ``error``."""
@@ -88,7 +95,7 @@ class AppendLane:
             node.end(error)
         self._nodes.clear()
 
-    async def _answer(self, link: _Link, stream: int, answer: asyncio.Future[list[Row]]) -> list[Row]:
+    async def _answer(self, connection: _Connection, stream: int, answer: asyncio.Future[list[Row]]) -> list[Row]:
         late = self._loop.call_later(self._settings.timeout_seconds, _expire, answer)
         try:
             return await answer
@@ -97,9 +104,10 @@ class AppendLane:
             raise
         finally:
             late.cancel()
-            link.leave(stream, answer)
+            connection.leave(stream, answer)
+            del answer  # else an error, this frame and the future would refer to each other
 
-    def _link(self, statement: PreparedStatement, values: Sequence[object]) -> _Link | None:
+    def _connection(self, statement: PreparedStatement, values: Sequence[object]) -> _Connection | None:
         """Return the connection for the journal of an append, or None while its node has none."""
         now = self._loop.time()
         if now >= self._routes_end:
@@ -115,41 +123,55 @@ class AppendLane:
             if host is None:
                 return None
             endpoint = self._routes[journal] = host.endpoint
-        link = self._node(endpoint).link
-        if link is None:
+        connection = self._node(endpoint).connection
+        if connection is None:
             self._routes.pop(journal, None)
-        return link
+        return connection
 
     def _node(self, endpoint: EndPoint) -> _Node:
         """Return the node, and begin to connect to it if it has no connection and it is time to try again."""
         node = self._nodes.setdefault(endpoint, _Node())
-        now = self._loop.time()
-        if node.link is not None and node.link.is_closed:
-            node.link, node.next_attempt = None, now + _BACKOFF.delay(1, random.random())
-        if node.link is None and node.opening is None and now >= node.next_attempt:
+        if (former := node.connection) is not None and former.ended:
+            node.connection = None
+            if former.lasted >= _STEADY_SECONDS:
+                node.failures = 0
+            self._failed(endpoint, node, former.ended)
+        if node.connection is None and node.opening is None and self._loop.time() >= node.next_attempt:
             node.opening = self._loop.create_task(self._connect(endpoint, node))
         return node
 
     async def _connect(self, endpoint: EndPoint, node: _Node) -> None:
         settings = self._settings
-        link = _Link(AppendConnection(settings.username, settings.password, self._loop.time()), self._loop)
+        state = ConnectionState(settings.username, settings.password, self._loop.time())
+        connection = _Connection(state, self._loop, partial(self._log_warning, endpoint))
         try:
             address, port = endpoint.resolve()
             async with asyncio.timeout(_CONNECT_SECONDS):
                 await self._loop.create_connection(
-                    lambda: link, address, port, ssl=self._cluster.ssl_context, family=endpoint.socket_family
+                    lambda: connection, address, port, ssl=self._cluster.ssl_context, family=endpoint.socket_family
                 )
-                await link.ready
-            node.link, node.failures = link, 0
+                await connection.ready
+            node.connection = connection
         except Exception as error:
-            node.failures += 1
-            node.next_attempt = self._loop.time() + _BACKOFF.delay(node.failures, random.random())
-            if node.failures == 1:
-                log.warning("Cassandra at %s: appends go by the driver: %s: %s", endpoint, type(error).__name__, error)
+            self._failed(endpoint, node, _said(error))
         finally:
             node.opening = None
-            if node.link is not link:
-                link.end(ConnectionShutdown(f"no connection to {endpoint}"))
+            if node.connection is not connection:
+                connection.end(ConnectionShutdown(f"no connection to {endpoint}"))
+
+    def _failed(self, endpoint: EndPoint, node: _Node, why: str) -> None:
+        """An attempt to connect has failed, or a connection has ended. The first in a row is logged."""
+        node.failures += 1
+        node.next_attempt = self._loop.time() + _BACKOFF.delay(node.failures, random.random())
+        if node.failures == 1:
+            what = "appends go by the driver until a connection of their own works"
+            log.warning("Cassandra at %s: %s: %s", endpoint, what, why)
+
+    def _log_warning(self, endpoint: EndPoint, warning: str) -> None:
+        now = self._loop.time()
+        if now >= self._next_warning:
+            self._next_warning = now + _WARNING_SECONDS
+            log.warning("Cassandra at %s warns of an append: %r", endpoint, warning)
 
     def _policy(self) -> Any:
         return self._cluster.profile_manager.default.load_balancing_policy
@@ -159,37 +181,44 @@ class _Node:
     """The connection to one node, or when to try again."""
 
     def __init__(self) -> None:
-        self.link: _Link | None = None
+        self.connection: _Connection | None = None
         self.opening: asyncio.Task[None] | None = None
         self.failures = 0
+        """Attempts that failed and connections that ended, one after the other, since one of them was steady."""
         self.next_attempt = 0.0
 
     def end(self, error: Exception) -> None:
         if self.opening is not None:
             self.opening.cancel()
-        if self.link is not None:
-            self.link.end(error)
+        if self.connection is not None:
+            self.connection.end(error)
 
 
-class _Link(asyncio.Protocol):
+class _Connection(asyncio.Protocol):
     """The shell of one connection."""
 
-    def __init__(self, connection: AppendConnection, loop: asyncio.AbstractEventLoop) -> None:
-        self.connection = connection
+    def __init__(self, state: ConnectionState, loop: asyncio.AbstractEventLoop, warn: Callable[[str], None]) -> None:
+        """``warn`` is called with what the node warns of."""
+        self.state = state
         self.ready: asyncio.Future[None] = loop.create_future()
         """Done when the node has let us in."""
         self.waiting: dict[int, asyncio.Future[list[Row]]] = {}
         """The requests that a caller waits for, by stream."""
         self.is_full = False
         """Whether the node takes bytes more slowly than they come. Then no more are given to it."""
-        self.is_closed = False
+        self.ended = ""
+        """Why the connection has ended; empty: it has not. A text, as an error would keep the frames that raise it."""
+        self.lasted = 0.0
+        """For how many seconds a connection that has ended was there."""
         self._loop = loop
+        self._warn = warn
+        self._began = loop.time()
         self._transport: asyncio.WriteTransport | None = None
         self._next_tick: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.WriteTransport", transport)
-        if self.is_closed:
+        if self.ended:
             self._transport.abort()
             return
         self._transport.set_write_buffer_limits(high=_MOST_UNSENT_BYTES)
@@ -197,10 +226,10 @@ class _Link(asyncio.Protocol):
         self._next_tick = self._loop.call_later(_TICK_SECONDS, self._tick)
 
     def data_received(self, data: bytes) -> None:
-        if self.is_closed:
+        if self.ended:
             return
         try:
-            answers = self.connection.received(data, self._loop.time())
+            answers = self.state.received(data, self._loop.time())
         except Exception as error:
             self.end(error)
             return
@@ -213,8 +242,10 @@ class _Link(asyncio.Protocol):
             else:
                 future.set_result(answer.rows)
         self.flush()
-        if self.connection.is_ready and not self.ready.done():
+        if self.state.is_ready and not self.ready.done():
             self.ready.set_result(None)
+        if warning := self.state.take_warning():
+            self._warn(warning)
 
     def pause_writing(self) -> None:
         self.is_full = True
@@ -222,25 +253,30 @@ class _Link(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.is_full = False
 
+    def eof_received(self) -> None:
+        # Else the transport closes only when all is sent, and takes appends until then that have no answer.
+        self.end(ConnectionShutdown("Cassandra has closed the connection"))
+
     def connection_lost(self, error: Exception | None) -> None:
         self.end(error or ConnectionShutdown("Cassandra has closed the connection"))
 
     def flush(self) -> None:
         """Send what the connection has to send."""
-        if self._transport is not None and (data := self.connection.outgoing()):
+        if self._transport is not None and (data := self.state.outgoing()):
             self._transport.write(data)
 
     def leave(self, stream: int, answer: asyncio.Future[list[Row]]) -> None:
         """The caller of a request waits no more. Without effect if it was answered: its stream may be another's now."""
         if self.waiting.get(stream) is answer:
             del self.waiting[stream]
-            self.connection.leave(stream)
+            self.state.leave(stream)
 
     def end(self, error: Exception) -> None:
         """Close the connection. Every request in flight fails with ``error``: its outcome is unknown. Idempotent."""
-        if self.is_closed:
+        if self.ended:
             return
-        self.is_closed = True
+        self.ended = _said(error)
+        self.lasted = self._loop.time() - self._began
         if self._next_tick is not None:
             self._next_tick.cancel()
         if self._transport is not None:
@@ -255,7 +291,7 @@ class _Link(asyncio.Protocol):
 
     def _tick(self) -> None:
         try:
-            self.connection.tick(self._loop.time())
+            self.state.tick(self._loop.time())
         except Exception as error:
             self.end(error)
             return
@@ -266,3 +302,7 @@ class _Link(asyncio.Protocol):
 def _expire(answer: asyncio.Future[list[Row]]) -> None:
     if not answer.done():
         answer.set_exception(OperationTimedOut("no answer to an append"))
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
