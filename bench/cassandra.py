@@ -54,7 +54,7 @@ async def _compare(contact_points: tuple[str, ...]) -> None:
     try:
         for what, store in ways.items():
             await _appends(store, f"warming up, {what}", 16, 3_000, 1_000)
-        for owners, count, size in ((1, 1_000, 1_000), (5, 2_000, 1_000), (5, 2_000, 16_000)):
+        for owners, count, size in ((1, 400, 1_000), (5, 1_000, 1_000), (5, 1_000, 16_000)):
             for _ in range(3):
                 for what, store in ways.items():
                     await _appends(store, f"{owners} journals, {size} bytes, {what}", owners, count, size)
