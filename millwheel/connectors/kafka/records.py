@@ -10,6 +10,7 @@ import msgspec
 from millwheel.connectors.kafka.formats import RegistryFormat
 from millwheel.model.time import Timestamp
 from millwheel.sdk.errors import UsageError
+from millwheel.sdk.known_types import known
 
 if TYPE_CHECKING:
     import confluent_kafka
@@ -98,7 +99,7 @@ def _parser(kind: Any, format: Format) -> Callable[[bytes], Any]:
     if kind is bytes:
         return lambda value: value
     try:
-        parse: Callable[[bytes], Any] = _DECODERS[format](kind).decode
+        parse: Callable[[bytes], Any] = _DECODERS[format](known(kind)).decode
     except TypeError as error:
         raise UsageError(f"no {format} can be read as {kind!r}: {error}. Give decode=FUNCTION") from error
     return parse

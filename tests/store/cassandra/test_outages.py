@@ -158,7 +158,7 @@ async def test_a_zombies_delayed_write_is_refused_when_it_arrives(
     (node,) = cassandra().nodes
     zombie = await open_store(replace(settings, timeout_seconds=0.3, direct_appends=direct_appends))
     await store.create_journal(name)
-    await zombie.fence(name, 5)
+    await store.fence(name, 5)
     node.pause()
     try:
         with pytest.raises(StoreUnavailableError, match=r"store|Cassandra"):

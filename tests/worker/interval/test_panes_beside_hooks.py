@@ -402,6 +402,9 @@ def test_a_key_with_a_state_and_panes_counts_once() -> None:
     driver.commit_all()
     assert panes(driver).keys() == {("a", 30), ("b", 30), ("b", 40)}
     assert driver.state.cached_keys == 2
+    driver.deliver(("c", "", 1))
+    driver.commit_all()
+    assert driver.state.cached_keys == 3, "two have a state, and another one a pane alone"
 
 
 @pytest.mark.guarantee("G13", section="4.6")
