@@ -174,19 +174,26 @@ class PartitionReader(SplitReader[T, int], Generic[T]):
         return Read(records, self._position, behind=behind, places=lambda index: _place(offsets[index]))
 
     def _read(self) -> tuple[list[tuple[T | BadRecord, Timestamp | None]], list[int]]:
-        """Return the next records, and the offset of each."""
+        """Return the next records, and the offset of each. Each name that the loop needs is local."""
         self._fetch()
+        waiting, read_as, clock = self._waiting, self._read_as, time.monotonic
         records: list[tuple[T | BadRecord, Timestamp | None]] = []
         offsets: list[int] = []
-        size, end = 0, time.monotonic() + _LONGEST_READ
+        size, end = 0, clock() + _LONGEST_READ
         most = min(self.most_records, _MOST_RECORDS)
-        while self._waiting and len(records) < most and size < _MOST_BYTES and time.monotonic() < end:
-            message = self._waiting.popleft()
+        while waiting and len(records) < most and size < _MOST_BYTES and clock() < end:
+            message = waiting.popleft()
             if message.error() is not None:
                 self._pass(message)
                 continue
             offset = message.offset() or 0
-            records.append((self._value(message), event_time(message)))
+            try:
+                value: T | BadRecord = read_as(message)
+            except (KafkaError, UsageError):
+                raise  # a schema registry that is away, or a library that is missing: the record has no fault
+            except Exception as error:
+                value = self._bad(message, error)
+            records.append((value, event_time(message)))
             offsets.append(offset)
             size += message_bytes(message)
             self._position = offset + 1
@@ -213,15 +220,10 @@ class PartitionReader(SplitReader[T, int], Generic[T]):
         elif not is_moving(error):  # the library looks for the new leader, and fetches on from there
             raise KafkaError(f"{self._place}, offset {self._position}: {error.str()}")
 
-    def _value(self, message: confluent_kafka.Message) -> T | BadRecord:
-        try:
-            return self._read_as(message)
-        except (KafkaError, UsageError):
-            raise  # a schema registry that is away, or a library that is missing: the record has no fault
-        except Exception as error:
-            raw: Any = message.value() or b""
-            at = _place(message.offset() or 0)
-            return BadRecord(str(self._place.number), at, error_message(error), raw[:_MOST_RAW])
+    def _bad(self, message: confluent_kafka.Message, error: Exception) -> BadRecord:
+        raw: Any = message.value() or b""
+        at = _place(message.offset() or 0)
+        return BadRecord(str(self._place.number), at, error_message(error), raw[:_MOST_RAW])
 
     def _removed(self, what: str) -> KafkaError:
         return KafkaError(
