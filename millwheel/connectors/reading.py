@@ -25,7 +25,14 @@ from millwheel.connectors.source import (
     UnlikelyTimeError,
 )
 from millwheel.model.time import LAST_TIMESTAMP, MIN_TIMESTAMP, TimeDomain, TimeInt, Timestamp, from_datetime
-from millwheel.model.units import NEWEST_USUAL_US, OLDEST_USUAL_US, describe_unlikely, is_likely, wrong_unit
+from millwheel.model.units import (
+    MAX_AHEAD_US,
+    NEWEST_USUAL_US,
+    OLDEST_USUAL_US,
+    describe_unlikely,
+    is_likely,
+    wrong_unit,
+)
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.error_texts import error_message
@@ -234,40 +241,59 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         ctx.set_timer(at, domain=TimeDomain.PROCESSING_TIME, hold=hold)
 
     def _produce(self, ctx: Context[SplitState[P]], state: SplitState[P], read: Read[Any, P], asked: Timestamp) -> int:
-        """Produce the records. Returns the watermark that follows from their times."""
-        newest, at_of = state.watermark, self._timestamp
+        """Produce the records. Returns the watermark that follows from their times.
+
+        Almost all records have a value and a usual time. What they need is in the loop, which has few calls.
+        """
+        output, at_of, newest = ctx._scope.outputs[self._output], self._timestamp, int(MIN_TIMESTAMP)
         known = self._known_time(ctx, asked)
+        latest = min(known + MAX_AHEAD_US, NEWEST_USUAL_US) if known else NEWEST_USUAL_US
         for index, (value, stated) in enumerate(read.records):
-            if ctx._produced > MOST_BYTES:
+            before = ctx._produced
+            if before > MOST_BYTES:
                 raise self._too_many_bytes(ctx, index, len(read.records))
             if value.__class__ is BadRecord:
                 self._produce_bad(ctx, value)
                 continue
-            before = ctx._produced
             try:
                 at = stated if at_of is None else _timestamp(at_of(value))
-                if at is None:
-                    at = asked
-                elif known and type(at) is int and not is_likely(at, known):  # produce refuses other types
-                    _refuse_unlikely(at, asked)
-                ctx.produce(self._output, value, timestamp=at)
+                if type(at) is int and OLDEST_USUAL_US <= at <= latest:
+                    ctx._produce(output, value, at)  # what ``produce`` does for such a time
+                else:
+                    at = self._produce_unusual(ctx, value, at, asked, known)
             except Exception as error:
                 # What other topologies make of the record is no matter of the source. And a clock's unit is one of all.
                 if ctx._produced != before or isinstance(error, UsageError | KeyExtractionError):
                     raise
-                if self._bad is None and not isinstance(error, TooLargeError | UnlikelyTimeError):
-                    raise
                 number = state.records + index + 1
                 place = f"record {number} since the beginning" if read.places is None else read.places(index)
-                if isinstance(error, UnlikelyTimeError):
-                    text = str(error)
-                else:
-                    text = error.fault if isinstance(error, TooLargeError) else error_message(error)
-                raw = repr(value)[:_MOST_RAW].encode(errors="replace")
-                self._produce_bad(ctx, BadRecord(ctx.key, place, text, raw))
+                self._produce_unfit(ctx, value, place, error)
                 continue
-            newest = max(newest, at - self._timing.out_of_order)
-        return newest
+            if at > newest:
+                newest = at
+        return max(state.watermark, newest - self._timing.out_of_order)
+
+    def _produce_unusual(
+        self, ctx: Context[SplitState[P]], value: Any, at: Timestamp | None, asked: Timestamp, known: int
+    ) -> Timestamp:
+        """Produce a record without a time, or with one that may be refused. Returns its time."""
+        if at is None:
+            at = asked
+        elif known and type(at) is int and not is_likely(at, known):  # produce refuses other types
+            _refuse_unlikely(at, asked)
+        ctx.produce(self._output, value, timestamp=at)
+        return at
+
+    def _produce_unfit(self, ctx: Context[SplitState[P]], value: Any, place: str, error: Exception) -> None:
+        """Produce a record that the stream cannot have as a bad one, or raise the error."""
+        if self._bad is None and not isinstance(error, TooLargeError | UnlikelyTimeError):
+            raise error
+        if isinstance(error, UnlikelyTimeError):
+            text = str(error)
+        else:
+            text = error.fault if isinstance(error, TooLargeError) else error_message(error)
+        raw = repr(value)[:_MOST_RAW].encode(errors="replace")
+        self._produce_bad(ctx, BadRecord(ctx.key, place, text, raw))
 
     def _takes_any_time(self) -> bool:
         """Whether records may have any time: the option allows it, or their times were checked before."""

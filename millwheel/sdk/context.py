@@ -157,17 +157,18 @@ class Context(TimersAndHold, Generic[State]):
                 self._produce(derived, each, at)
 
     def _add(self, production: Production) -> None:
-        names = len(production.stream) + len(self._key)
-        to = sum([len(consumer) + len(key) for consumer, key in production.targets])
-        size = len(production.value) + names + to + _PRODUCTION_BYTES
-        # This is ``_made`` without a call, because it runs for each production.
+        # It has no comprehension and no call of ``_made``, because it runs for each production.
+        size = len(production.value) + len(production.stream) + len(self._key) + _PRODUCTION_BYTES
+        for consumer, key in production.targets:
+            size += len(consumer) + len(key)
         self._produced += size
         self._scope.produced_bytes += size
-        if self._productions is None:
-            self._productions = []
-        elif len(self._productions) >= self._scope.most:
+        productions = self._productions
+        if productions is None:
+            productions = self._productions = []
+        elif len(productions) >= self._scope.most:
             raise too_many(self.key, "produce", "records", self._scope.most)
-        self._productions.append(production)
+        productions.append(production)
 
     def count_dropped(self, records: int = 1) -> None:
         """Count records that the hook drops because they are too late to have an effect (section 4.5).
