@@ -241,48 +241,63 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         ctx.set_timer(at, domain=TimeDomain.PROCESSING_TIME, hold=hold)
 
     def _produce(self, ctx: Context[SplitState[P]], state: SplitState[P], read: Read[Any, P], asked: Timestamp) -> int:
-        """Produce the records. Returns the watermark that follows from their times.
-
-        Almost all records have a value and a usual time. What they need is in the loop, which has few calls.
-        """
-        output, at_of, newest = ctx._scope.outputs[self._output], self._timestamp, int(MIN_TIMESTAMP)
+        """Produce the records. Returns the watermark that follows from their times."""
         known = self._known_time(ctx, asked)
+        newest = self._produce_all(ctx, read, known)
+        if newest is None:
+            newest = self._produce_each(ctx, state.records, read, asked, known)
+        return max(state.watermark, newest - self._timing.out_of_order)
+
+    def _produce_all(self, ctx: Context[SplitState[P]], read: Read[Any, P], known: int) -> int | None:
+        """Produce all records at once, if each has a value and a usual time. Almost all records have.
+
+        Returns their newest time. None: nothing is produced.
+        """
         latest = min(known + MAX_AHEAD_US, NEWEST_USUAL_US) if known else NEWEST_USUAL_US
+        values: list[Any] = [value for value, _ in read.records]
+        stamps: list[Any] = [at for _, at in read.records]
+        try:
+            if self._timestamp is not None:
+                stamps = [_timestamp(self._timestamp(value)) for value in values]
+        except Exception:
+            return None
+        if set(map(type, stamps)) != {int} or BadRecord in set(map(type, values)):
+            return None
+        newest: int = max(stamps)
+        if min(stamps) < OLDEST_USUAL_US or newest > latest:
+            return None
+        output = ctx._scope.outputs[self._output]
+        return newest if ctx._produce_all(output, values, stamps, MOST_BYTES) else None
+
+    def _produce_each(
+        self, ctx: Context[SplitState[P]], former: int, read: Read[Any, P], asked: Timestamp, known: int
+    ) -> int:
+        """Produce the records one by one. Returns their newest time. ``former``: the split's records before."""
+        newest, at_of = int(MIN_TIMESTAMP), self._timestamp
         for index, (value, stated) in enumerate(read.records):
-            before = ctx._produced
-            if before > MOST_BYTES:
+            if ctx._produced > MOST_BYTES:
                 raise self._too_many_bytes(ctx, index, len(read.records))
             if value.__class__ is BadRecord:
                 self._produce_bad(ctx, value)
                 continue
+            before = ctx._produced
             try:
                 at = stated if at_of is None else _timestamp(at_of(value))
-                if type(at) is int and OLDEST_USUAL_US <= at <= latest:
-                    ctx._produce(output, value, at)  # what ``produce`` does for such a time
-                else:
-                    at = self._produce_unusual(ctx, value, at, asked, known)
+                if at is None:
+                    at = asked
+                elif known and type(at) is int and not is_likely(at, known):  # produce refuses other types
+                    _refuse_unlikely(at, asked)
+                ctx.produce(self._output, value, timestamp=at)
             except Exception as error:
                 # What other topologies make of the record is no matter of the source. And a clock's unit is one of all.
                 if ctx._produced != before or isinstance(error, UsageError | KeyExtractionError):
                     raise
-                number = state.records + index + 1
+                number = former + index + 1
                 place = f"record {number} since the beginning" if read.places is None else read.places(index)
                 self._produce_unfit(ctx, value, place, error)
                 continue
-            if at > newest:
-                newest = at
-        return max(state.watermark, newest - self._timing.out_of_order)
-
-    def _produce_unusual(
-        self, ctx: Context[SplitState[P]], value: Any, at: Timestamp | None, asked: Timestamp, known: int
-    ) -> Timestamp:
-        """Produce a record without a time, or with one that may be refused. Returns its time."""
-        if at is None:
-            at = asked
-        elif known and type(at) is int and not is_likely(at, known):  # produce refuses other types
-            _refuse_unlikely(at, asked)
-        ctx.produce(self._output, value, timestamp=at)
-        return at
+            newest = max(newest, at)
+        return newest
 
     def _produce_unfit(self, ctx: Context[SplitState[P]], value: Any, place: str, error: Exception) -> None:
         """Produce a record that the stream cannot have as a bad one, or raise the error."""
