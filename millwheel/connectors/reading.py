@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from types import NoneType
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -243,13 +244,13 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
     def _produce(self, ctx: Context[SplitState[P]], state: SplitState[P], read: Read[Any, P], asked: Timestamp) -> int:
         """Produce the records. Returns the watermark that follows from their times."""
         known = self._known_time(ctx, asked)
-        newest = self._produce_all(ctx, read, known)
+        newest = self._produce_all(ctx, read, asked, known)
         if newest is None:
             newest = self._produce_each(ctx, state.records, read, asked, known)
         return max(state.watermark, newest - self._timing.out_of_order)
 
-    def _produce_all(self, ctx: Context[SplitState[P]], read: Read[Any, P], known: int) -> int | None:
-        """Produce all records at once, if each has a value and a usual time. Almost all records have.
+    def _produce_all(self, ctx: Context[SplitState[P]], read: Read[Any, P], asked: Timestamp, known: int) -> int | None:
+        """Produce all records at once, if each has a value, and each a usual time or none. Almost all reads are so.
 
         Returns their newest time. None: nothing is produced.
         """
@@ -261,7 +262,10 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
                 stamps = [_timestamp(self._timestamp(value)) for value in values]
         except Exception:
             return None
-        if set(map(type, stamps)) != {int} or BadRecord in set(map(type, values)):
+        kinds = set(map(type, stamps))
+        if kinds == {NoneType}:
+            stamps, kinds = [asked] * len(stamps), {int}
+        if kinds != {int} or BadRecord in set(map(type, values)):
             return None
         newest: int = max(stamps)
         if min(stamps) < OLDEST_USUAL_US or newest > latest:

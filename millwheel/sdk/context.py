@@ -165,14 +165,13 @@ class Context(TimersAndHold, Generic[State]):
             binding: The output.
             values: The values.
             stamps: Their timestamps.
-            most: Up to so many bytes, with what the key has produced since the last commit.
+            most: Up to so many bytes, with what the key has produced since the last commit. So there are not too many.
 
         Returns:
             False, and nothing is produced, if one of them fails or is too large, or if the stream has derived ones.
             One by one, the records before it are produced, and it says what is wrong.
         """
-        stream, productions, size = binding.stream, self._productions or [], 0
-        if binding.derived or len(productions) + len(values) > self._scope.most:
+        if binding.derived:
             return False
         try:
             encoded = list(map(binding.encode, values))
@@ -181,15 +180,18 @@ class Context(TimersAndHold, Generic[State]):
             return False
         if set(map(type, encoded)) != {bytes} or max(map(len, encoded)) > MAX_VALUE_BYTES:
             return False
+        size = sum(map(len, encoded)) + len(values) * (len(binding.stream) + len(self._key) + _PRODUCTION_BYTES)
         for each in targets:
             for consumer, key in each:
                 size += len(consumer) + len(key)
-        size += sum(map(len, encoded)) + len(values) * (len(stream) + len(self._key) + _PRODUCTION_BYTES)
         if self._produced + size > most:
             return False
-        productions.extend(map(Production, repeat(stream), encoded, stamps, targets, repeat(self._origin)))
-        self._productions = productions
         self._made(size)
+        if self._productions is None:
+            self._productions = []
+        self._productions.extend(
+            map(Production, repeat(binding.stream), encoded, stamps, targets, repeat(self._origin))
+        )
         return True
 
     def _add(self, production: Production) -> None:
