@@ -257,6 +257,8 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         latest = min(known + MAX_AHEAD_US, NEWEST_USUAL_US) if known else NEWEST_USUAL_US
         values: list[Any] = [value for value, _ in read.records]
         stamps: list[Any] = [at for _, at in read.records]
+        if BadRecord in set(map(type, values)):
+            return None
         try:
             if self._timestamp is not None:
                 stamps = [_timestamp(self._timestamp(value)) for value in values]
@@ -265,7 +267,7 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         kinds = set(map(type, stamps))
         if kinds == {NoneType}:
             stamps, kinds = [asked] * len(stamps), {int}
-        if kinds != {int} or BadRecord in set(map(type, values)):
+        if kinds != {int}:
             return None
         newest: int = max(stamps)
         if min(stamps) < OLDEST_USUAL_US or newest > latest:

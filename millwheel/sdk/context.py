@@ -161,6 +161,8 @@ class Context(TimersAndHold, Generic[State]):
     def _produce_all(self, binding: OutputBinding, values: Sequence[Any], stamps: Sequence[int], most: int) -> bool:
         """Produce records of usual times, as ``_produce`` does one by one. A source has a thousand at once.
 
+        They may be behind the hook's hold, as all records of sources may.
+
         Args:
             binding: The output.
             values: The values.
