@@ -67,5 +67,6 @@ def _interval(
         reported=load is not None and not load.absence,
         # An interval blocked by a damaged value stays where it is: another owner would read the same value.
         keeps_bounds=bool(interval.parents) or (load is not None and load.quarantined),
+        backlog=book.flow_of(interval),
         by_operator=interval.request_id.startswith(SPLIT_BY_OPERATOR),
     )

@@ -74,6 +74,9 @@ class IntervalServicer(interval_pb2_grpc.IntervalServiceServicer):
         load = self._replica.book.load_of(interval)
         if load is not None:
             row.load.CopyFrom(load)
+            come = self._replica.book.come(interval)
+            if come is not None:
+                row.arriving_per_second = come
             if brief:
                 _shorten(row.load)
         for one in self._replica.hot_keys:

@@ -72,7 +72,11 @@ def list_intervals(
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
-    """List intervals with their owners and the load that the owners last reported."""
+    """List intervals with their owners and the load that the owners last reported.
+
+    The column busy has the share of the time in which an interval works, or its hooks wait for something outside. The
+    intervals of a worker share its time: their shares add up to that of the worker.
+    """
     topology, computation = split_place(place) if "/" in place else (place, "")
 
     listed = ask(lambda client: client.list_intervals(topology, computation), address, timeout)
@@ -207,7 +211,8 @@ def plain_status(status: wire.IntervalStatus) -> dict[str, Plain]:
 def _row(one: dict[str, Any], owners: inspection.IntervalLoad) -> list[object]:
     whose = f"log of {one['stream']}" if one["stream"] else f"{one['topology']}/{one['computation']}"
     load = one["load"]
-    figures = ["", "", "", ""]
+    # An interval that is new has no report either, for some seconds.
+    figures = ["moving" if one["owner"] else "", "", "", ""]
     if load is not None:
         figures = [
             f"{load['records_per_second']:,.0f}",

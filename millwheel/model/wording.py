@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 
-__all__ = ["counted", "named", "refusal_name", "state_name"]
+__all__ = ["clock_time", "counted", "named", "refusal_name", "state_name"]
+
+
+def clock_time(at: int) -> str:
+    """The time of day of a timestamp.
+
+    >>> clock_time(1_700_000_000_000_000)
+    '22:13:20 UTC'
+    """
+    return time.strftime("%H:%M:%S", time.gmtime(at / 1e6)) + " UTC"
 
 
 def counted(count: int, what: str) -> str:
