@@ -65,7 +65,7 @@ def row_texts(one: dict[str, Any]) -> list[str]:
     """Return the text, before and after of a plain event, each cut to what fits a row."""
     owners = ", ".join(
         f"{of['intervals']:,} from {of['before'] or 'no worker'} to {of['after'] or 'no worker'}"
-        for of in one["owners"]
+        for of in one.get("owners", ())
     )
     return [_cut(one["text"]), _cut(one["before"] or ""), _cut(one["after"] or owners)]
 
