@@ -10,7 +10,7 @@ from millwheel.master.event_log import readable_events
 from millwheel.master.health_problems import health_problem
 from millwheel.master.load_book import LoadBook
 from millwheel.master.missing_workers import missing_text, missing_workers
-from millwheel.master.trends import Flow, time_left
+from millwheel.master.trends import Pace, time_left
 from millwheel.master.views import names_of
 from millwheel.model.catalog import Catalog
 from millwheel.model.incarnation import IncarnationId
@@ -53,13 +53,14 @@ def backlog_problems(
         waiting = _waiting(known, book, incarnation)
         behind = [one for one, load in waiting if _is_behind(load)]
         if behind:
-            flows = [flow for one in behind if (flow := book.flow_of(one)) is not None]
-            come = [book.come(one) for one in behind]
+            reports = [report for one in behind if (report := book.report_of(one)) is not None]
+            paces = [pace for report in reports if (pace := report.pace) is not None]
+            come = [report.come for report in reports]
             backlog = _Backlog(
                 "/".join(place),
                 [load for _, load in waiting if _is_behind(load)],
                 sorted({one.owner.worker_id for one in behind}),
-                flows if len(flows) == len(behind) else None,
+                paces if len(paces) == len(behind) else None,
                 sum(one for one in come if one is not None) if None not in come else None,
                 place in changed,
             )
@@ -92,13 +93,13 @@ def _is_behind(load: inspection.IntervalLoad) -> bool:
 class _Backlog:
     """What waits in the intervals of one computation that are behind.
 
-    ``flows``: what comes and goes in each of them. None: of at least one of them, this cannot be said yet.
+    ``paces``: what comes and goes in each of them. None: of at least one of them, this cannot be said yet.
     """
 
     name: str
     loads: Sequence[inspection.IntervalLoad]
     owners: Sequence[str]
-    flows: Sequence[Flow] | None
+    paces: Sequence[Pace] | None
     come: float | None
     changed: bool
 
@@ -114,14 +115,14 @@ class _Backlog:
     def _course(self, book: LoadBook, missing: Sequence[cluster.DepartedWorker]) -> str:
         """Say how it goes on: the number of records says less, because it swings."""
         start = f" {_start(missing)}" if missing else ""
-        if self.flows is None:
+        if self.paces is None:
             rate = f", and it takes {sum(load.records_per_second for load in self.loads):.0f} a second"
         else:
-            taken = sum(flow.taken for flow in self.flows)
+            taken = sum(pace.taken for pace in self.paces)
             rate = f". {taken:.0f} are taken in a second"
             if self.come is not None:
                 rate = f". {self.come:.0f} come in a second, and {taken:.0f} are taken"
-            left = time_left(self.flows)
+            left = time_left(self.paces)
             if left is not None:
                 about = format_duration(Duration(seconds(max(1.0, round(left)))))
                 sooner = f"{start}, and it takes less" if start else " More workers make that shorter"
@@ -150,7 +151,7 @@ class _Backlog:
             )
         if missing:
             return f"{state}. {_start(missing)}, and balancing moves intervals there"
-        without = "" if self.flows else ". Without more, it catches up by itself if fewer records come than it takes"
+        without = "" if self.paces else ". Without more, it catches up by itself if fewer records come than it takes"
         return f"{state}. Start more workers, and balancing moves intervals there{without}"
 
 

@@ -21,7 +21,7 @@ from typing import Final
 
 from millwheel.master.load_book import divide
 from millwheel.master.messages import IntervalName, MergeIntervals, MoveInterval, ReshapeRequest, SplitInterval
-from millwheel.master.trends import Flow
+from millwheel.master.trends import Pace
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import Duration, Timestamp, minutes, seconds
@@ -124,7 +124,7 @@ class IntervalView:
     reported: bool = True
     keeps_bounds: bool = False
     by_operator: bool = False
-    backlog: Flow | None = None
+    backlog: Pace | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from millwheel.master.trends import TRACKED_SECONDS, Flow, Trend
+from millwheel.master.trends import TRACKED_SECONDS, Pace, Trend
 from millwheel.model.catalog import Catalog
 from millwheel.model.incarnation import IncarnationId, incarnation_of_journal
 from millwheel.model.keys import KeyInterval
@@ -51,6 +51,19 @@ class IntervalReport:
     at: Timestamp
     cost: float
     trend: Trend | None = None
+
+    @property
+    def pace(self) -> Pace | None:
+        """What comes and goes in an interval that has a backlog. None: it has none, or not for long enough."""
+        return None if self.trend is None else self.trend.pace()
+
+    @property
+    def come(self) -> float | None:
+        """How many records come in a second. None: it cannot be said."""
+        if self.trend is None:
+            return self.load.records_per_second
+        pace = self.trend.pace()
+        return None if pace is None else pace.come
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,23 +171,13 @@ class LoadBook:
 
     def load_of(self, interval: catalog.IntervalRecord) -> wire.IntervalLoad | None:
         """Return the report of the interval's present owner; None if there is none."""
-        report = self.intervals.get(interval.journal)
-        return report.load if report is not None and report.load.sequencer == interval.sequencer else None
+        report = self.report_of(interval)
+        return None if report is None else report.load
 
-    def flow_of(self, interval: catalog.IntervalRecord) -> Flow | None:
-        """Return what comes and goes in an interval that has a backlog. None: it has none, or not for long enough."""
+    def report_of(self, interval: catalog.IntervalRecord) -> IntervalReport | None:
+        """Return the report of the interval's present owner, with its trend; None if there is none."""
         report = self.intervals.get(interval.journal)
-        if report is None or report.trend is None or report.load.sequencer != interval.sequencer:
-            return None
-        return report.trend.flow()
-
-    def come(self, interval: catalog.IntervalRecord) -> float | None:
-        """Return how many records come in a second. None: it cannot be said."""
-        report, load = self.intervals.get(interval.journal), self.load_of(interval)
-        if report is None or load is None or report.trend is None:
-            return None if load is None else load.records_per_second
-        flow = report.trend.flow()
-        return None if flow is None else flow.come
+        return report if report is not None and report.load.sequencer == interval.sequencer else None
 
     def cost(self, interval: catalog.IntervalRecord) -> float:
         """Return the cost of an interval. A child without a report is assumed to cost its part of the parents' cost."""

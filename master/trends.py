@@ -15,7 +15,7 @@ from typing import Final
 
 from millwheel.model.time import Timestamp, seconds
 
-__all__ = ["TRACKED_SECONDS", "Flow", "Trend", "time_left"]
+__all__ = ["TRACKED_SECONDS", "Pace", "Trend", "time_left"]
 
 TRACKED_SECONDS: Final = 5.0
 """Work that has waited for less is no backlog. No history of it is kept, because there may be very many intervals."""
@@ -30,7 +30,7 @@ _MOST: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class Pace:
     """What comes and goes in an interval. ``growth``: of the oldest work's wait, in seconds per second."""
 
     waited: float
@@ -66,17 +66,17 @@ class Trend:
         while len(seen) > 1 and at - seen[1][0] >= _WINDOW:
             seen.popleft()
 
-    def flow(self) -> Flow | None:
+    def pace(self) -> Pace | None:
         """Return what comes and goes. None: the reports do not go back far enough."""
         if not self._seen or (took := self._seen[-1][0] - self._seen[0][0]) < _SHORTEST:
             return None
         taken = sum((other[0] - one[0]) * other[2] for one, other in pairwise(self._seen)) / took
         waited = self._seen[-1][1]
-        return Flow(waited, taken, (waited - self._seen[0][1]) * 1e6 / took)
+        return Pace(waited, taken, (waited - self._seen[0][1]) * 1e6 / took)
 
 
-def time_left(flows: Collection[Flow]) -> float | None:
+def time_left(paces: Collection[Pace]) -> float | None:
     """In how many seconds several intervals have caught up. None: at least one of them does not."""
-    found = [one.left for one in flows]
+    found = [one.left for one in paces]
     known = [one for one in found if one is not None]
     return max(known) if len(known) == len(found) and known else None

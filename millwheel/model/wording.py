@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
+from millwheel.model.time import Timestamp, format_timestamp
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 
@@ -17,7 +17,7 @@ def clock_time(at: int) -> str:
     >>> clock_time(1_700_000_000_000_000)
     '22:13:20 UTC'
     """
-    return time.strftime("%H:%M:%S", time.gmtime(at / 1e6)) + " UTC"
+    return f"{format_timestamp(Timestamp(at))[11:19]} UTC"
 
 
 def counted(count: int, what: str) -> str:

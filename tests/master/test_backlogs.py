@@ -183,10 +183,14 @@ def test_another_owner_begins_a_new_trend() -> None:
     book = observed(known, -0.25)
     (one,) = [owned for owned in known.owned_by("w1") if owned.incarnation.startswith("window-counter")]
     interval = next(found for found in known.maps[one.incarnation] if found.journal == one.interval.journal)
-    assert book.come(interval) == pytest.approx(9 / 1.25)
+    before = book.report_of(interval)
+    assert before is not None
+    assert before.come == pytest.approx(9 / 1.25)
     load = wire.IntervalLoad()
     load.CopyFrom(book.intervals[interval.journal].load)
     load.sequencer += 1
     book.on_load("w2", wire.GetWorkerLoadResponse(intervals=[load]), Timestamp(seconds(62)))
     interval.sequencer += 1
-    assert (book.flow_of(interval), book.come(interval)) == (None, None), "it cannot be said yet"
+    after = book.report_of(interval)
+    assert after is not None
+    assert (after.pace, after.come) == (None, None), "it cannot be said yet"

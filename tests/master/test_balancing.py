@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from millwheel.master.balancing import Balancer, BalanceSettings, ClusterView, IntervalView, WorkerView
 from millwheel.master.messages import MergeIntervals, MoveInterval, ReshapeRequest, SplitInterval
-from millwheel.master.trends import Flow
+from millwheel.master.trends import Pace
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.interval_map import check_coverage
 from millwheel.model.keys import ALL_KEYS, KeyInterval
@@ -327,7 +327,7 @@ def test_an_only_key_is_hot_if_its_interval_is_behind(busy: float, growth: float
     cluster = Cluster({"w1": ("", 0.0), "w2": ("", 0.0)}, {"a.1": {b"kale": busy}})
     cluster.add(Held(IncarnationId("a.1"), ALL_KEYS, "w1", "x"))
     seen = cluster.view()
-    backlog = None if growth is None else Flow(90.0, 10.0, growth)
+    backlog = None if growth is None else Pace(90.0, 10.0, growth)
     balancer = Balancer(QUICK)
     intervals = tuple(replace(one, backlog=backlog) for one in seen.intervals)
     balancer.decide(replace(seen, intervals=intervals), Timestamp(0))

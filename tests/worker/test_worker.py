@@ -231,26 +231,6 @@ async def test_an_interval_that_stays_down_is_reported(tmp_path: Path, monkeypat
     await one.ownership.drop_all()
 
 
-@pytest.mark.parametrize("asked", [True, False])
-async def test_a_move_that_was_asked_for_is_no_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, asked: bool
-) -> None:
-    """Regression: each move by the balancer made the log warn of an interval that was "lost"."""
-    caplog.set_level("INFO", "millwheel.worker")
-    one = worker(tmp_path)
-    hosted(one, "c.1.j1", 4)
-    host = one.hosts.hosted["c.1.j1"].host
-    if asked:
-        asking = asyncio.ensure_future(host.prepare_release())
-        await asyncio.sleep(0)
-        asking.cancel()
-    one.ownership.lost(host, "journal c.1.j1 is held by sequencer 5 at commit 9")
-    (record,) = [one for one in caplog.records if "held by sequencer 5" in one.getMessage()]
-    assert record.levelname == ("INFO" if asked else "WARNING")
-    assert ("handed over" in record.getMessage()) is asked
-    await one.ownership.drop_all()
-
-
 async def test_what_is_not_installed_here_is_no_damage(tmp_path: Path) -> None:
     """Nothing is to be restored: the interval waits for a worker that has the library."""
     one = worker(tmp_path)
