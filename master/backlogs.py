@@ -28,6 +28,8 @@ _BUSY: Final = 0.8
 """In cores: a process that works so much of its time has no time left, because it also reads and writes."""
 _STALLED: Final = 0.3
 """A process that does not get to run for this share of the time lacks a CPU."""
+_SOON_SECONDS: Final = 3600.0
+"""A backlog that takes longer to catch up may need an action."""
 _RECENT: Final = seconds(60)
 """So long after a change of intervals, nothing is said of how it goes on."""
 
@@ -125,8 +127,9 @@ class _Backlog:
             left = time_left(self.paces)
             if left is not None:
                 about = format_duration(Duration(seconds(max(1.0, round(left)))))
-                sooner = f"{start}, and it takes less" if start else " More workers make that shorter"
-                return f"{rate}: it catches up in about {about}. It needs no action.{sooner}"
+                sooner = f"{start} to make that shorter" if start else " More workers make that shorter"
+                calm = " It needs no action." if left <= _SOON_SECONDS else ""
+                return f"{rate}: it catches up in about {about}.{calm}{sooner}"
             rate += ": it does not catch up"
         if self.changed:
             return f"{rate}. Its intervals were moved or split within the last minute: look again in a minute.{start}"

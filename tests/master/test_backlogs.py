@@ -137,6 +137,8 @@ def test_a_backlog_that_falls_says_when_it_ends() -> None:
         "shorter"
     )
     assert "slow" not in text
+    text = text_of(known, observed(known, -0.022))
+    assert "it catches up in about 1 h 7 min. More workers make that shorter" in text, "that is long"
 
 
 def test_one_record_that_stays_is_no_rate() -> None:
