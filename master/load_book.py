@@ -55,15 +55,19 @@ class IntervalReport:
     @property
     def pace(self) -> Pace | None:
         """What comes and goes in an interval that has a backlog. None: it has none, or not for long enough."""
-        return None if self.trend is None else self.trend.pace()
+        return None if self.trend is None else self.trend.pace(self._arriving, self.load.queued_records)
 
     @property
     def come(self) -> float | None:
         """How many records come in a second. None: it cannot be said."""
-        if self.trend is None:
+        if self.trend is None and self._arriving is None:
             return self.load.records_per_second
-        pace = self.trend.pace()
-        return None if pace is None else pace.come
+        pace = self.pace
+        return self._arriving if pace is None else pace.come
+
+    @property
+    def _arriving(self) -> float | None:
+        return self.load.arriving_per_second if self.load.HasField("arriving_per_second") else None
 
 
 @dataclass(frozen=True, slots=True)

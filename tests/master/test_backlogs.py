@@ -35,6 +35,7 @@ def reported(
     cpu: float = 1.0,
     book: LoadBook | None = None,
     at: float = 0.0,
+    arriving: float | None = None,
 ) -> LoadBook:
     """Report the intervals of worker w1, one of each computation. That of window-counter has waited."""
     book, response = book or LoadBook(), wire.GetWorkerLoadResponse(cpu=cpu)
@@ -44,6 +45,8 @@ def reported(
         )
         if owned.incarnation.startswith("window-counter"):
             load.system_lag_seconds, load.queued_records = lag, queued
+            if arriving is not None:
+                load.arriving_per_second = arriving
     book.on_load("w1", response, Timestamp(seconds(at)))
     return book
 
@@ -139,6 +142,12 @@ def test_a_backlog_that_falls_says_when_it_ends() -> None:
     assert "slow" not in text
     text = text_of(known, observed(known, -0.022))
     assert "it catches up in about 1 h 7 min. More workers make that shorter" in text, "that is long"
+
+
+def test_a_surge_that_is_over_is_caught_up_with() -> None:
+    known = running()
+    text = text_of(known, observed(known, 0.25, arriving=1.0))
+    assert "1 come in a second, and 9 are taken: it catches up in about 4 min 10 s. It needs no action." in text
 
 
 def test_one_record_that_stays_is_no_rate() -> None:

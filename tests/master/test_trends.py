@@ -44,6 +44,20 @@ def test_one_record_that_stays_does_not_say_what_comes() -> None:
     assert (pace.come, pace.left) == (None, None)
 
 
+def test_what_the_owner_says_of_arrivals_counts_first() -> None:
+    """Regression: more came two minutes ago than now. The wait of the oldest record still grew, and the queue ended."""
+    history = trend(25.0, 19.0)
+    pace = history.pace(2.0, 1_700)
+    assert pace is not None
+    assert (pace.come, pace.left) == pytest.approx((2.0, 100.0))
+    surge = trend(15.0, 19.0).pace(25.0, 1_700)
+    assert surge is not None
+    assert (surge.come, surge.left) == (25.0, None), "more come now than are taken"
+    stuck = trend(1e9, 19.0).pace(2.0, 1_700)
+    assert stuck is not None
+    assert stuck.left is None, "one record stays, so it does not catch up"
+
+
 def test_a_few_seconds_are_too_short_for_a_judgement() -> None:
     assert Trend().pace() is None
     assert trend(15.0, 13.0, until=19).pace() is None

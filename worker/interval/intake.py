@@ -119,6 +119,10 @@ class IntervalIntake:
         self.newest: int = MIN_TIMESTAMP
         """The largest timestamp of any record admitted so far."""
         self.sample = KeySample()
+        self.received = 0
+        """The records that were admitted so far."""
+        self.came_until = 0
+        """When the newest of them came to its sender, a time of ``elapsed``. 0: none was admitted."""
         self.unfinished: dict[DeliveryReceipt, None] = {}
         """The receipts with open records, the oldest first."""
 
@@ -142,6 +146,8 @@ class IntervalIntake:
         self.pending.add(held, len(indexes))
         self.records += len(indexes)
         self.bytes += size
+        self.received += len(indexes)
+        self.came_until = max(self.came_until, now - delivery.waited + delivery.span)
         self.queue.append(QueuedRecords(receipt, indexes))
         return receipt
 

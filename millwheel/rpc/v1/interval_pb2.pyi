@@ -94,9 +94,7 @@ class IntervalStatus(_message.Message):
     stream: _builtins.str
     """Set instead of topology and computation if the interval is the log of a stream."""
     arriving_per_second: _builtins.float
-    """How many records come in a second. Of an interval with a backlog, it follows from how the wait of the oldest record
-    changes. Otherwise as many come as are taken. Absent if that cannot be said yet, or there is no load report.
-    """
+    """How many records come in a second, over the last minute. Absent if that cannot be said, or there is no load report."""
     @_builtins.property
     def interval(self) -> _catalog_pb2.IntervalRecord: ...
     @_builtins.property
