@@ -109,8 +109,10 @@ def test_arrivals_are_those_at_the_senders() -> None:
         return meter.load().intervals[0].arriving_per_second
 
     assert rate_after(1) == 0
-    driver.deliver(*[("a", "x", 1)] * 900, waited=180_000_000, span=180_000_000)
+    driver.deliver(*[("a", "x", 1)] * 300, waited=180_000_000, span=60_000_000)
     assert rate_after(1) == 0, "it is the first delivery"
+    driver.deliver(*[("a", "x", 1)] * 600, waited=121_000_000, span=120_000_000)
+    assert round(rate_after(1), 1) == 5.0, "600 came in two minutes"
     for _ in range(4):
         rate_after(10)
         driver.deliver(*[("a", "x", 1)] * 100, waited=20_000_000, span=20_000_000)
