@@ -121,8 +121,8 @@ class IntervalIntake:
         self.sample = KeySample()
         self.received = 0
         """The records that were admitted so far."""
-        self.came_until = 0
-        """When the newest of them came to its sender, a time of ``elapsed``. 0: none was admitted."""
+        self.came_until: int = MIN_TIMESTAMP
+        """When the newest of them came to its sender, a time of ``elapsed``."""
         self.unfinished: dict[DeliveryReceipt, None] = {}
         """The receipts with open records, the oldest first."""
 
