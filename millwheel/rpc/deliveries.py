@@ -97,6 +97,7 @@ def encode_delivery(delivery: Delivery, token: int) -> wire.DeliverRequest:
         timestamps_us=delivery.timestamps,
         traces=wire_traces(delivery.traces) if delivery.traces else (),
         waited_us=delivery.waited,
+        waited_span_us=delivery.span,
     )
     if sender.keys is not None:
         request.sender.keys.start = sender.keys.start
@@ -153,6 +154,7 @@ def decode_delivery(request: wire.DeliverRequest, channel: Any) -> Delivery:
         _decode_order(request),
         read_traces(request.traces) if request.traces else None,
         min(request.waited_us, _LONGEST_WAIT),
+        min(request.waited_span_us, request.waited_us, _LONGEST_WAIT),
     )
     given = len(ids.positions) if isinstance(ids, PositionIds) else len(ids.ids)
     if not count == len(delivery.values) == len(delivery.timestamps) == given:

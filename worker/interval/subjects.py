@@ -88,7 +88,11 @@ def _record(state: IntervalState, value: int) -> str:
         if chunk.receipt.held == value:
             delivery = chunk.receipt.delivery
             index = min(chunk.indexes[chunk.cursor :], key=delivery.timestamps.__getitem__)
-            return f"key {_shown(delivery.keys[index])} of stream {delivery.stream!r} in the queue"
+            count = len(chunk.indexes)
+            together = (
+                f", one of {count:,} records that came together and hold it until all are done" if count > 1 else ""
+            )
+            return f"key {_shown(delivery.keys[index])} of stream {delivery.stream!r} in the queue{together}"
     return ""
 
 

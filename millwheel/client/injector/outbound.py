@@ -34,16 +34,17 @@ class InjectedBatch(OutboundBatch):
     """Records of one outbound queue.
 
     ``unsent``: the indexes of un-ACKed records that have to be sent, perhaps again; None means all. ``first``: a lower
-    bound on the numbers of the batch's records in the order of acceptance. ``since``: when the oldest one was accepted.
+    bound on the numbers of the batch's records in the order of acceptance. ``since`` and ``latest``: when the
+    oldest and the newest one were accepted.
     """
 
-    __slots__ = ("copies", "first", "ids", "queue", "resume_at", "sendings", "since", "tries", "unsent")
+    __slots__ = ("copies", "first", "ids", "latest", "queue", "resume_at", "sendings", "since", "tries", "unsent")
 
-    def __init__(self, queue: OutboundQueue, first: int, since: int) -> None:
+    def __init__(self, queue: OutboundQueue, first: int, accepted: tuple[int, int]) -> None:
         super().__init__()
         self.queue = queue
         self.first = first
-        self.since = since
+        self.since, self.latest = accepted
         self.ids: list[Any] = []
         self.unsent: set[int] | None = None
         self.sendings: list[InjectedSending] = []
@@ -234,24 +235,24 @@ class OutboundQueues:
         keys: Sequence[bytes],
         first: int,
         now: int,
-        since: int | None = None,
+        accepted: tuple[int, int] | None = None,
     ) -> dict[OutboundQueue, None]:
         """Append records to the queues of their keys' intervals. Returns those queues.
 
-        ``keys``: the records' keys at ``consumer``. ``first``: a lower bound on the records' numbers. ``since``: when
-        they were accepted. None: now.
+        ``keys``: the records' keys at ``consumer``. ``first``: a lower bound on the records' numbers. ``accepted``:
+        when the oldest and the newest one were accepted. None: now.
         """
-        since = now if since is None else since
+        accepted = accepted or (now, now)
         queues: dict[OutboundQueue, None] = {}
         for at, picks in _by_interval(consumer.starts, keys):
             queue = self._queue(consumer.incarnation, columns.scope, consumer.routes[at])
             values, timestamps, ids = columns.values, columns.timestamps, columns.ids
             if picks is None:
-                self._fill(queue, keys, values, timestamps, ids, first, now, since)
+                self._fill(queue, keys, values, timestamps, ids, first, now, accepted)
             else:
                 # One call for each column, however many records it has.
                 pick = itemgetter(*picks) if len(picks) > 1 else itemgetter(slice(picks[0], picks[0] + 1))
-                self._fill(queue, pick(keys), pick(values), pick(timestamps), pick(ids), first, now, since)
+                self._fill(queue, pick(keys), pick(values), pick(timestamps), pick(ids), first, now, accepted)
             queues[queue] = None
         return queues
 
@@ -264,15 +265,15 @@ class OutboundQueues:
         ids: Sequence[Any],
         first: int,
         now: int,
-        since: int,
+        accepted: tuple[int, int],
     ) -> None:
         """Append records to the queue's batches, in order."""
         limits, at, count = self._limits, 0, len(keys)
         while at < count:
             batch = queue.filling
             if batch is None:
-                batch = self._open(queue, first, now)
-            batch.since = min(batch.since, since)
+                batch = self._open(queue, first, now, accepted)
+            batch.since, batch.latest = min(batch.since, accepted[0]), max(batch.latest, accepted[1])
             take = min(count - at, limits.batch_records - len(batch.keys))
             size = sum(map(len, values[at : at + take]))
             while batch.bytes + size > limits.batch_bytes and take > 1:
@@ -292,8 +293,8 @@ class OutboundQueues:
             if len(batch.keys) >= limits.batch_records or batch.bytes >= limits.batch_bytes:
                 self._seal(queue)
 
-    def _open(self, queue: OutboundQueue, first: int, now: int) -> InjectedBatch:
-        batch = queue.filling = InjectedBatch(queue, first, now)
+    def _open(self, queue: OutboundQueue, first: int, now: int, accepted: tuple[int, int]) -> InjectedBatch:
+        batch = queue.filling = InjectedBatch(queue, first, accepted)
         queue.opened_at = now
         self._filling[queue] = None
         self._busy[queue] = None
@@ -399,6 +400,7 @@ class OutboundQueues:
         send = SendBatch(
             sending.address, token, queue.consumer, queue.route.journal, queue.scope, keys, values, timestamps, ids,
             self.watermark, *queue.mark(), max(0, now - batch.since),
+            batch.latest - batch.since if indexes is None else 0,
         )  # fmt: skip
         return [send]
 
