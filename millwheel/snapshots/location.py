@@ -189,7 +189,10 @@ def _no_location(what: str) -> RequestError:
 
 
 async def _to_the_end(change: Callable[[], None]) -> None:
-    """Run a call in a thread until it has ended, also if this is cancelled. obstore bounds the time of an object store."""
+    """Run a call in a thread until it has ended, also if this is cancelled.
+
+    obstore bounds the time that it takes in an object store.
+    """
     changing = asyncio.get_running_loop().run_in_executor(None, change)
     cancelled: asyncio.CancelledError | None = None
     while not changing.done():

@@ -9,7 +9,16 @@ from tests.house.tree import ROOT, package_modules, parse
 
 LOOKING = {"Decoder": 0, "convert": 1, "multi_type_info": 0, "type_info": 0}
 """What looks at a type, and which argument this is. It may also have the name ``type``."""
-OWNERS = {"inspect", "json", "msgpack", "msgspec", "msgspec.inspect", "msgspec.json", "msgspec.msgpack", "msgspec_inspect"}
+OWNERS = {
+    "inspect",
+    "json",
+    "msgpack",
+    "msgspec",
+    "msgspec.inspect",
+    "msgspec.json",
+    "msgspec.msgpack",
+    "msgspec_inspect",
+}
 PLACES = ("millwheel/connectors/", "millwheel/sdk/", "millwheel/streams/")
 """What else decodes runs on the event loop."""
 KNOWN_BEFORE = {
