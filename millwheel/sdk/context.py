@@ -164,17 +164,15 @@ class Context(TimersAndHold, Generic[State]):
         They may be behind the hook's hold, as all records of sources may.
 
         Args:
-            binding: The output.
+            binding: The output. It has no derived streams.
             values: The values.
             stamps: Their timestamps.
             most: Up to so many bytes, with what the key has produced since the last commit. So there are not too many.
 
         Returns:
-            False, and nothing is produced, if one of them fails or is too large, or if the stream has derived ones.
-            One by one, the records before it are produced, and it says what is wrong.
+            False, and nothing is produced, if one of them fails or is too large. One by one, the records before it are
+            produced, and it says what is wrong.
         """
-        if binding.derived:
-            return False
         try:
             encoded = list(map(binding.encode, values))
             targets = list(map(binding.route, values))

@@ -72,6 +72,39 @@ def test_a_read_is_as_its_records_one_by_one(records: list[Given], derived: bool
     assert count == position == len(records)
 
 
+def second_of(row: dict[str, Any]) -> mw.Timestamp:
+    """The time of a row, which it takes out of the row."""
+    return at(float(row.pop("t")))
+
+
+@pytest.mark.guarantee("G1")
+@pytest.mark.parametrize("derived", [False, True])
+@pytest.mark.parametrize(
+    ("unfit", "fault"),
+    [
+        (None, ""),
+        ({"v": 3}, "KeyError: 't'"),
+        ({"t": "soon", "v": 3}, "ValueError: could not convert string to float: 'soon'"),
+        ({"t": 3, "v": "three"}, "Expected `int`, got `str`"),
+        (bad("a"), "it is no number"),
+    ],
+)
+def test_a_time_is_asked_for_once(unfit: Any, fault: str, derived: bool) -> None:
+    """Regression: records beside a bad one, and those of streams with derived ones, were asked twice."""
+    for most in (1, 100):
+        rows = [{"t": 1, "v": 1}, *([] if unfit is None else [unfit]), {"t": 2, "v": 2}]
+        copies: list[Any] = [(dict(row) if isinstance(row, dict) else row, None) for row in rows]
+        topology = mw.Topology("shop")
+        source: Any = Numbers(World({"a": copies}), most)
+        stream = topology.source("rows", dict[str, int], source, timestamp=second_of, bad="unfit")
+        if derived:
+            stream.map(len, int).named("sizes")
+        with running(topology) as harness:
+            produced = [(one.value, one.timestamp) for one in harness.produced("rows")]
+            assert produced == [({"v": 1}, at(1)), ({"v": 2}, at(2))]
+            assert [fault in one.error for one in harness.values("unfit")] == [True] * (unfit is not None)
+
+
 def test_a_bad_record_is_none_of_a_stream_of_all_types() -> None:
     source: Any = Numbers(World({"a": [("fine", at(1)), (bad("a"), at(2))]}), 100)
     topology = mw.Topology("shop")
