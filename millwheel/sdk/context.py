@@ -7,7 +7,7 @@ hook that raises therefore has no effect.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any, Final, Generic, TypeVar
 
@@ -30,6 +30,8 @@ State = TypeVar("State")
 
 _PRODUCTION_BYTES: Final = 64
 """The size counted for each production, in addition to its value, stream, consumers and keys (its own key included)."""
+_ENCODED_AT_ONCE: Final = 64
+"""So many values are encoded before their bytes are counted. To count after each would cost as much as to encode."""
 
 
 class Context(TimersAndHold, Generic[State]):
@@ -174,11 +176,11 @@ class Context(TimersAndHold, Generic[State]):
             produced, and it says what is wrong.
         """
         try:
-            encoded = list(map(binding.encode, values))
+            encoded = _encode_up_to(most - self._produced, binding.encode, values)
+            if encoded is None:
+                return False
             targets = list(map(binding.route, values))
         except Exception:
-            return False
-        if set(map(type, encoded)) != {bytes} or max(map(len, encoded)) > MAX_VALUE_BYTES:
             return False
         size = sum(map(len, encoded)) + len(values) * (len(binding.stream) + len(self._key) + _PRODUCTION_BYTES)
         for each in targets:
@@ -218,6 +220,23 @@ class Context(TimersAndHold, Generic[State]):
             records: How many.
         """
         self._dropped += records
+
+
+def _encode_up_to(most: int, encode: Callable[[Any], bytes], values: Sequence[Any]) -> list[bytes] | None:
+    """Encode values. None if one is too large, or if all are more than ``most`` bytes.
+
+    *Invariant (G13): it holds that many bytes, and those of one part more.* Values may share what is large in them.
+    """
+    encoded: list[bytes] = []
+    for start in range(0, len(values), _ENCODED_AT_ONCE):
+        part = list(map(encode, values[start : start + _ENCODED_AT_ONCE]))
+        if set(map(type, part)) != {bytes} or max(map(len, part)) > MAX_VALUE_BYTES:
+            return None
+        most -= sum(map(len, part))
+        if most < 0:
+            return None
+        encoded += part
+    return encoded
 
 
 def _clear_state(context: Context[Any]) -> None:

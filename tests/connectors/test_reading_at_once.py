@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millwheel as mw
+from millwheel.connectors.reading import MOST_BYTES
 from millwheel.model.limits import MAX_VALUE_BYTES
 from tests.connectors.given import Numbers, World, at, bad, running
 
@@ -70,6 +71,24 @@ def test_a_read_is_as_its_records_one_by_one(records: list[Given], derived: bool
     assert loud == ([value.upper() for value, _ in fine] if derived else [])
     assert watermark == max((time - OUT_OF_ORDER for _, time in fine), default=mw.MIN_TIMESTAMP)
     assert count == position == len(records)
+
+
+@pytest.mark.guarantee("G13")
+def test_a_read_of_many_bytes_is_not_encoded_whole() -> None:
+    """Regression: records that share what is large in them were all encoded before their bytes were counted."""
+    encoded: list[str] = []
+
+    def encode(text: str) -> bytes:
+        encoded.append(text)
+        return text.encode()
+
+    source: Any = Numbers(World({"a": [("x" * 100_000, at(1))] * 1_000}), 1_000)
+    topology = mw.Topology("shop")
+    topology.source("words", str, source, codec=mw.Codec(encode, bytes.decode))
+    with pytest.raises(mw.UsageError, match="is the limit"), running(topology):
+        pass
+    fit = MOST_BYTES // 100_000 + 1
+    assert fit < len(encoded) < 3 * fit
 
 
 def second_of(row: dict[str, Any]) -> mw.Timestamp:
