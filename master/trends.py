@@ -69,8 +69,13 @@ class Pace:
 
     @property
     def grows(self) -> bool:
-        """Whether the interval falls further behind: more come than are taken, and the oldest work waits longer."""
-        return self.growth > 0 and self.come is not None and self.come > self.taken * (1 + _LEAST)
+        """Whether the interval falls further behind: no fewer come than are taken, and the oldest work waits longer.
+
+        A full owner gets about as many as it takes, and its senders keep the others.
+        """
+        if self.come is None or self.growth <= _LEAST:
+            return False
+        return self.come > self.taken * (1 - _LEAST if self.growth <= _MOST else 1 + _LEAST)
 
 
 class Trend:

@@ -80,6 +80,15 @@ def test_a_wait_that_falls_is_not_called_growing() -> None:
     assert (pace.left, pace.grows) == (None, False)
 
 
+def test_a_full_owner_falls_behind_although_it_gets_what_it_takes() -> None:
+    pace = trend(125.0, 100.0, until=60, queued=6_400).pace(100.0, 6_400)
+    assert pace is not None
+    assert (pace.left, pace.grows) == (None, True)
+    stays = trend(1e9, 100.0, until=60, queued=10).pace(100.0, 10)
+    assert stays is not None
+    assert not stays.grows, "it may be one record"
+
+
 def test_a_few_seconds_are_too_short_for_a_judgement() -> None:
     assert Trend().pace() is None
     assert trend(15.0, 13.0, until=19).pace() is None
