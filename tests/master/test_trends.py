@@ -80,7 +80,7 @@ def test_a_wait_that_falls_is_not_called_growing() -> None:
     assert (pace.left, pace.grows) == (None, False)
 
 
-def test_a_full_owner_falls_behind_although_it_gets_what_it_takes() -> None:
+def test_a_full_owner_falls_behind_though_all_it_gets_is_taken() -> None:
     pace = trend(125.0, 100.0, until=60, queued=6_400).pace(100.0, 6_400)
     assert pace is not None
     assert (pace.left, pace.grows) == (None, True)
