@@ -13,6 +13,7 @@ import threading
 import time
 import types
 import warnings
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,7 @@ import millwheel as mw
 from deploy.local.child import free_ports
 from deploy.local.mosquitto import MosquittoBroker
 from millwheel.connectors import BadRecord, Sink, SinkWriter, mqtt
+from millwheel.connectors.mqtt.brokers import MqttAccess, MqttLink
 from millwheel.testing import TopologyHarness
 from millwheel.testing.connectors import SinkContract
 from tests import components
@@ -477,6 +479,20 @@ def test_the_programs_of_the_page_work(plant: Plant, monkeypatch: pytest.MonkeyP
                 break
             harness.advance_clock(mw.seconds(5))
     assert [(one.topic, msgspec.json.decode(one.payload)["degrees"]) for one in got] == [("alarms/hall", 95.0)]
+
+
+def test_a_closed_link_leaves_no_socket_to_the_collector(plant: Plant) -> None:
+    """It may finalize a socket before its client, and the socket warns that it is still open."""
+    link = MqttLink(MqttAccess(plant.broker.url), plant.name, on_message=lambda message: None)
+    link.open()
+    client = weakref.ref(link._client)  # noqa: SLF001  # whether it lives on
+    gc.disable()
+    try:
+        link.close()
+        del link
+        assert client() is None
+    finally:
+        gc.enable()
 
 
 def test_a_broker_with_tls_is_checked(tmp_path: Path) -> None:

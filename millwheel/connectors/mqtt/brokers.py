@@ -203,6 +203,10 @@ class MqttLink:
         with suppress(Exception):
             self._client.disconnect(properties=properties)
         self._client.loop_stop()
+        # Without the cycle over its callbacks, the client ends with this link, and closes its sockets itself. The
+        # garbage collector may come to the sockets first, and they say that they were never closed.
+        for name in ("on_connect", "on_disconnect", "on_subscribe", "on_publish", "on_message"):
+            setattr(self._client, name, None)
 
     def _wait(self, holds: Callable[[], bool], what: str, seconds: float = ANSWER_SECONDS) -> None:
         with self._changed:
