@@ -66,12 +66,18 @@ class PositionIds:
     ``mark`` states: every record of the sequence below it for the receiving interval is ACKed, except those in
     ``unacked``. Zero states nothing. With ``unacked``, a sender whose oldest record is stuck can still raise its mark.
     So the senders' outstanding records bound the number of ids that receivers must remember.
+
+    ``complete`` states: the positions rise, and each record of the sequence from the first one to the last one that is
+    due to the receiving interval is among them, or ACKed. So the receiver can remember them as one range. Invariant:
+    the sender has accepted a record at each position of the range, for this interval or another one. So no record can
+    come later between them. Who may break it: a sender that filters or reorders what it has accepted.
     """
 
     sequence: str
     mark: int
     positions: Sequence[int]
     unacked: Sequence[int] = ()
+    complete: bool = False
 
 
 @dataclass(slots=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import islice
+from operator import lt
 from typing import Any, Final, Generic, TypeVar
 
 from millwheel.model.deliveries import (
@@ -27,6 +29,8 @@ __all__ = ["DeliveryQueue", "answered_tokens", "decode_delivery", "encode_delive
 _LONGEST_WAIT: Final = seconds(10 * 365 * 86_400)
 """Ten years. A sender whose clock has jumped could state half a million years. Its batch would be the system lag of the
 computation, and hide all that really waits. No decision depends on the number, so a batch is not refused for it."""
+
+_POSITIONS: Final = 1 << 64
 
 ItemT = TypeVar("ItemT")
 
@@ -114,8 +118,12 @@ def encode_delivery(delivery: Delivery, token: int) -> wire.DeliverRequest:
     if isinstance(ids, PositionIds):
         request.positions.sequence = ids.sequence
         request.positions.mark = ids.mark
-        request.positions.positions.extend(ids.positions)
         request.positions.unacked.extend(ids.unacked)
+        positions, request.positions.complete = ids.positions, ids.complete
+        if ids.complete and positions and positions[-1] - positions[0] == len(positions) - 1:
+            request.positions.first = positions[0]
+        else:
+            request.positions.positions.extend(positions)
     elif isinstance(ids, OpaqueIds):
         request.opaque.ids = b"".join(ids.ids)
     else:
@@ -172,11 +180,23 @@ def _decode_order(request: wire.DeliverRequest) -> DeliveryOrder | None:
     return DeliveryOrder(order.number, order.after, order.pending_us, tuple(order.streams), order.asks)
 
 
+def _decode_positions(proto: wire.PositionIds, count: int) -> PositionIds:
+    positions: Sequence[int] = proto.positions
+    if proto.HasField("first"):
+        positions = range(proto.first, proto.first + count)
+        if proto.positions or not proto.complete or proto.first + count > _POSITIONS:
+            raise ValueError(f"positions from {proto.first} on: they are below 2^64, complete, and not given singly")
+    else:
+        positions = list(positions)
+        if proto.complete and not all(map(lt, positions, islice(positions, 1, None))):
+            raise ValueError("positions that are complete rise")
+    return PositionIds(proto.sequence, proto.mark, positions, list(proto.unacked), proto.complete)
+
+
 def _decode_ids(request: wire.DeliverRequest) -> DeliveryIds:
     kind = request.WhichOneof("ids")
     if kind == "positions":
-        proto = request.positions
-        return PositionIds(proto.sequence, proto.mark, list(proto.positions), list(proto.unacked))
+        return _decode_positions(request.positions, len(request.keys))
     if kind == "opaque":
         return OpaqueIds(split_ids(request.opaque.ids))
     if kind == "batch":

@@ -37,6 +37,7 @@ from millwheel.client.injector.routing import StreamRouting
 from millwheel.client.injector.routing_follower import routing_from_wire
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.rpc.deliveries import decode_delivery
 from millwheel.rpc.v1 import control_pb2
 from tests.driving import SingleCoreDriver
 from tests.injectors.receivers import NOT_OWNER, Consumer
@@ -70,6 +71,8 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
         self.network: list[SendBatch] = []
         self.identity = SenderIdentity("s", "p", 1, publishes=True)
         self.answers: list[tuple[str, int, DeliveryAnswered]] = []
+        self.complete = 0
+        """Complete deliveries so far."""
         self.wanted: set[str] = set()
         self.up: dict[str, int] = {}
         """Connected addresses, and the life of each connection."""
@@ -84,7 +87,9 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
 
     def routing(self) -> StreamRouting:
         consumers = [one.route() for one in self.consumers.values()]
-        return routing_from_wire(control_pb2.WatchRoutingResponse(revision=self.revision, consumers=consumers))
+        return routing_from_wire(
+            control_pb2.WatchRoutingResponse(revision=self.revision, consumers=consumers, position_ranges=True)
+        )
 
     def begin(self, effect: InjectorEffect) -> None:
         match effect:
@@ -96,6 +101,7 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
             case SendBatch():
                 assert effect.address in self.up, "sent without a connection"
                 self.check_same_bytes(effect)
+                self.check_complete(effect)
                 self.network.append(effect)
             case PublishWatermark(published):
                 assert published.watermark >= self.reported, "a reported watermark never falls"
@@ -108,6 +114,19 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
         for id_, key, value, timestamp in zip(send.ids, send.keys, send.values, send.timestamps, strict=True):
             known = self.bytes_of.setdefault((f"{send.consumer} {send.scope.name}", id_), (key, value, timestamp))
             assert known == (key, value, timestamp), "an id came again with other bytes"
+
+    def check_complete(self, send: SendBatch) -> None:
+        """What a complete delivery states is true: all that is due between its positions is in it, or committed."""
+        consumer = self.consumers.get(send.consumer)
+        if not send.complete or consumer is None or send.journal not in consumer.receivers:
+            return
+        self.complete += 1
+        between, keys = range(send.ids[0], send.ids[-1] + 1), consumer.receivers[send.journal].interval
+        there = [row for row in self.accepted if row[0] == send.scope and row[1] in between]
+        assert len(there) == len(between), "no record was accepted at a position between"
+        due = {(row[1], row[3]) for row in there if send.consumer in row[2] and row[2][send.consumer] in keys}
+        done = {(row[0], row[2]) for row in consumer.committed()}
+        assert due - done <= set(zip(send.ids, send.values, strict=True)), "a record that is due was left out"
 
     def close_connection(self, address: str) -> None:
         self.up.pop(address, None)
@@ -180,8 +199,7 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
         if consumer is None or consumer.owners.get(send.journal) != send.address:
             self.answers.append((send.address, life, DeliveryAnswered((send.token,), NOT_OWNER, [], "")))
             return
-        delivery = self.identity.delivery(send)
-        delivery.channel = send.address
+        delivery = decode_delivery(self.identity.request(send), send.address)
         for _, outcome, indexes in consumer.receive(delivery, refuse):
             self.answers.append((send.address, life, DeliveryAnswered((send.token,), outcome, indexes, "")))
 
@@ -391,6 +409,7 @@ def _walk(seed: int, steps: int) -> None:
         if step % 8 == 0:
             machine.watermark_holds()
     machine.teardown()
+    assert machine.complete, "no delivery was complete"
 
 
 @pytest.mark.guarantee("G1", "G7", section="5.2")

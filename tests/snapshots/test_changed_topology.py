@@ -11,7 +11,7 @@ import pytest
 from millwheel.coordination.contract import Put
 from millwheel.model.catalog import Catalog
 from millwheel.model.catalog_keys import CLUSTER_SETTINGS, topology_key
-from millwheel.model.formats import COLUMNS, NEWEST_FORMAT, OLDEST_FORMAT
+from millwheel.model.formats import COLUMNS, NEWEST_FORMAT, OLDEST_FORMAT, POSITION_RANGES
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import snapshot_pb2 as wire
@@ -61,7 +61,13 @@ async def test_a_snapshot_has_the_format_of_its_cluster(tmp_path: Path, number: 
 
 @pytest.mark.guarantee("G12", section="6.2")
 @pytest.mark.parametrize(
-    ("taken", "number", "refused"), [(COLUMNS, COLUMNS - 1, True), (COLUMNS, COLUMNS, False), (COLUMNS - 1, 1, False)]
+    ("taken", "number", "refused"),
+    [
+        (COLUMNS, COLUMNS - 1, True),
+        (COLUMNS, COLUMNS, False),
+        (COLUMNS - 1, 1, False),
+        (POSITION_RANGES, COLUMNS, True),
+    ],
 )
 def test_an_older_cluster_gets_no_newer_entries(taken: int, number: int, refused: bool) -> None:
     """Its workers of an earlier version could not read them."""
@@ -71,7 +77,7 @@ def test_an_older_cluster_gets_no_newer_entries(taken: int, number: int, refused
     if not refused:
         refuse_older_cluster(known, manifest)
         return
-    with pytest.raises(RequestError, match="--cluster-format 3") as error:
+    with pytest.raises(RequestError, match=f"--cluster-format {taken}") as error:
         refuse_older_cluster(known, manifest)
     assert error.value.reason == "FORMAT_TOO_OLD"
 

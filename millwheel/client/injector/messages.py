@@ -249,7 +249,8 @@ class Disconnect:
 class SendBatch:
     """One delivery attempt of a batch to one interval. The answer carries ``token``. The lists must not be modified.
 
-    ``waited``: how long its oldest record has waited so far, in microseconds.
+    ``waited``: how long its oldest record has waited so far, in microseconds. ``complete``: as in
+    :class:`PositionIds <millwheel.model.deliveries.PositionIds>`.
     """
 
     address: str
@@ -265,6 +266,7 @@ class SendBatch:
     mark: int = 0
     unacked: Sequence[int] = ()
     waited: int = 0
+    complete: bool = False
 
 
 class Published(NamedTuple):

@@ -26,6 +26,8 @@ __all__ = ["InjectedBatch", "InjectedSending", "OutboundQueue", "OutboundQueues"
 
 _MAX_HOLES: Final = 64
 """The most un-ACKed positions that an ACK mark may pass. They are listed in every message."""
+_NEVER: Final = 1 << 64
+"""Above all positions."""
 
 
 class InjectedBatch(OutboundBatch):
@@ -33,9 +35,12 @@ class InjectedBatch(OutboundBatch):
 
     ``unsent``: the indexes of un-ACKed records that have to be sent, perhaps again; None means all. ``first``: a lower
     bound on the numbers of the batch's records in the order of acceptance. ``since``: when the oldest one was accepted.
+
+    ``gapless``: from this position to the batch's last one, the process has accepted a record at each position, and has
+    put those for this interval into this batch.
     """
 
-    __slots__ = ("copies", "first", "ids", "queue", "resume_at", "sendings", "since", "tries", "unsent")
+    __slots__ = ("copies", "first", "gapless", "ids", "queue", "resume_at", "sendings", "since", "tries", "unsent")
 
     def __init__(self, queue: OutboundQueue, first: int, since: int) -> None:
         super().__init__()
@@ -43,6 +48,7 @@ class InjectedBatch(OutboundBatch):
         self.first = first
         self.since = since
         self.ids: list[Any] = []
+        self.gapless = 0
         self.unsent: set[int] | None = None
         self.sendings: list[InjectedSending] = []
         self.tries = self.copies = 0
@@ -61,6 +67,14 @@ class InjectedBatch(OutboundBatch):
         self.timestamps += timestamps
         self.ids += ids
         self.bytes += size
+
+    def complete(self, sent: list[int] | None) -> bool:
+        """Whether every record of its sequence between the first and the last one of ``sent`` that is due to the
+        interval is among these or ACKed, and the process has accepted a record at each position between.
+
+        Only of whole batches: what is sent again in part, and what has moved from another interval, is given singly.
+        """
+        return sent is None and self.queue.scope.kind is IdKind.POSITION and self.gapless <= self.ids[0]
 
     def take_unsent(self) -> list[int] | None:
         """Return the indexes of the unsent records, and mark all records as sent. None means the complete batch."""
@@ -163,6 +177,8 @@ class OutboundQueues:
         """``waits``: how long a batch may be without an answer, by its copies so far, in microseconds."""
         self.watermark: int = MIN_TIMESTAMP
         """The published watermark, in microseconds. Each delivery carries it."""
+        self.ranges = False
+        """Whether receivers take deliveries with complete positions."""
         self.resent = 0
         """Records of repeated delivery attempts so far."""
         self._unacked = UnackedBatches[InjectedBatch]()
@@ -233,11 +249,14 @@ class OutboundQueues:
         first: int,
         now: int,
         since: int | None = None,
+        gapless: int = _NEVER,
     ) -> dict[OutboundQueue, None]:
         """Append records to the queues of their keys' intervals. Returns those queues.
 
         ``keys``: the records' keys at ``consumer``. ``first``: a lower bound on the records' numbers. ``since``: when
-        they were accepted. None: now.
+        they were accepted. None: now. ``gapless``: the process has accepted a record at each position from this one to
+        the last of these, and none of them goes to this consumer later or has gone to other queues than of these
+        intervals. By default this is not stated of any position.
         """
         since = now if since is None else since
         queues: dict[OutboundQueue, None] = {}
@@ -245,10 +264,10 @@ class OutboundQueues:
             queue = self._queue(consumer.incarnation, columns.scope, consumer.routes[at])
             values, timestamps, ids = columns.values, columns.timestamps, columns.ids
             if picks is None:
-                self._fill(queue, keys, values, timestamps, ids, first, now, since)
+                self._fill(queue, keys, values, timestamps, ids, first, now, since, gapless)
             else:
-                pick = [[column[index] for index in picks] for column in (keys, values, timestamps, ids)]
-                self._fill(queue, pick[0], pick[1], pick[2], pick[3], first, now, since)  # type: ignore[arg-type]
+                pick: list[Any] = [[column[index] for index in picks] for column in (keys, values, timestamps, ids)]
+                self._fill(queue, pick[0], pick[1], pick[2], pick[3], first, now, since, gapless)
             queues[queue] = None
         return queues
 
@@ -262,6 +281,7 @@ class OutboundQueues:
         first: int,
         now: int,
         since: int,
+        gapless: int,
     ) -> None:
         """Append records to the queue's batches, in order."""
         limits, at, count = self._limits, 0, len(keys)
@@ -270,6 +290,7 @@ class OutboundQueues:
             if batch is None:
                 batch = self._open(queue, first, now)
             batch.since = min(batch.since, since)
+            batch.gapless = max(batch.gapless, gapless)
             take = min(count - at, limits.batch_records - len(batch.keys))
             size = sum(map(len, values[at : at + take]))
             while batch.bytes + size > limits.batch_bytes and take > 1:
@@ -395,7 +416,7 @@ class OutboundQueues:
         keys, values, timestamps, ids = columns
         send = SendBatch(
             sending.address, token, queue.consumer, queue.route.journal, queue.scope, keys, values, timestamps, ids,
-            self.watermark, *queue.mark(), max(0, now - batch.since),
+            self.watermark, *queue.mark(), max(0, now - batch.since), self.ranges and batch.complete(indexes),
         )  # fmt: skip
         return [send]
 

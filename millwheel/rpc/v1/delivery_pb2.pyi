@@ -281,10 +281,19 @@ class PositionIds(_message.Message):
     MARK_FIELD_NUMBER: _builtins.int
     POSITIONS_FIELD_NUMBER: _builtins.int
     UNACKED_FIELD_NUMBER: _builtins.int
+    COMPLETE_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
     sequence: _builtins.str
     """The name of the sequence: a journal, or an injector's source partition."""
     mark: _builtins.int
     """Every record of the sequence below this position for the receiving key range is ACKed, except those in unacked."""
+    complete: _builtins.bool
+    """Whether the positions rise, and every record of the sequence from the first one to the last one that is due to the
+    receiving interval is among them, or ACKed. The sender has a record at each position between. It is stated only if
+    WatchRoutingResponse.position_ranges is.
+    """
+    first: _builtins.int
+    """If complete, instead of positions that follow one another: the first one. There are as many as keys."""
     @_builtins.property
     def positions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -298,12 +307,16 @@ class PositionIds(_message.Message):
         mark: _builtins.int = ...,
         positions: _abc.Iterable[_builtins.int] | None = ...,
         unacked: _abc.Iterable[_builtins.int] | None = ...,
+        complete: _builtins.bool = ...,
+        first: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_first", b"_first", "first", b"first"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["mark", b"mark", "positions", b"positions", "sequence", b"sequence", "unacked", b"unacked"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first", b"_first", "complete", b"complete", "first", b"first", "mark", b"mark", "positions", b"positions", "sequence", b"sequence", "unacked", b"unacked"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__first: _TypeAlias = _typing.Literal["first"]  # noqa: Y015
+    _WhichOneofArgType__first: _TypeAlias = _typing.Literal["_first", b"_first"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__first) -> _WhichOneofReturnType__first | None: ...
 
 Global___PositionIds: _TypeAlias = PositionIds  # noqa: Y015
 
