@@ -66,7 +66,7 @@ def _position_differences(mine: PositionSource, its: SequenceFacts, recovered: b
     asked = its.committed | mine.seen | holes | {mark - 1 for mark in marks if mark} | marks
     asked |= {hole for piece in mine.pieces for hole in piece.holes}
     whole = [one for piece in mine.pieces for one in piece.ranges] + [one for part in its.ranges for one in part.whole]
-    asked |= {position for one in whole for position in (one.start - 1, one.start, one.stop - 1, one.stop)}
+    asked |= {position for one in whole for position in (max(0, one.start - 1), one.start, one.stop - 1, one.stop)}
     for key in keys:
         here = [one for one in its.ranges if key in one.keys]
         there = [piece for piece in mine.pieces if key in piece.interval]
