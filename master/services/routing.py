@@ -38,6 +38,7 @@ def routing_of(known: Catalog, stream: str) -> control.WatchRoutingResponse:
         draining=known.is_draining(stream),
         authority=reports_to,
         position_ranges=known.format >= POSITION_RANGES,
+        column_batches=known.format >= POSITION_RANGES,
     )
     if (id_stream := known.id_stream(stream)) != stream:
         response.id_stream = id_stream

@@ -134,8 +134,8 @@ class Delivery:
     sender: Sender
     ids: DeliveryIds
     keys: list[bytes]
-    values: list[bytes]
-    timestamps: list[int]
+    values: Sequence[bytes]
+    timestamps: Sequence[int]
     token: int = 0
     channel: Any = None
     order: DeliveryOrder | None = None

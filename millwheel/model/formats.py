@@ -16,7 +16,8 @@ COLUMNS: Final = 3
 """The first format of clusters that may have windows by columns: entries of format 3, and base parts ``panes``."""
 
 POSITION_RANGES: Final = 4
-"""The first format of clusters whose injectors state complete positions: ids of format 2 in entries and base parts."""
+"""The first format of clusters whose injectors state complete positions: ids of format 2 in entries and base parts.
+They may also send records as columns."""
 
 OLDEST_FORMAT: Final = 1
 """The oldest format that this version still reads and writes. Version 0.1.0 stored no format, which reads as 0."""

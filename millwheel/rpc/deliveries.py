@@ -21,10 +21,11 @@ from millwheel.model.deliveries import (
 )
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import seconds
+from millwheel.rpc.columns import RecordColumns
 from millwheel.rpc.traces import read_traces, wire_traces
 from millwheel.rpc.v1 import delivery_pb2 as wire
 
-__all__ = ["DeliveryQueue", "answered_tokens", "decode_delivery", "encode_delivery"]
+__all__ = ["DeliveryQueue", "answered_tokens", "decode_delivery", "encode_delivery", "record_count"]
 
 _LONGEST_WAIT: Final = seconds(10 * 365 * 86_400)
 """Ten years. A sender whose clock has jumped could state half a million years. Its batch would be the system lag of the
@@ -96,12 +97,15 @@ def encode_delivery(delivery: Delivery, token: int) -> wire.DeliverRequest:
         journal=delivery.journal,
         stream=delivery.stream,
         sender=wire.Sender(name=sender.name, sequencer=sender.sequencer, group=sender.group),
-        keys=delivery.keys,
-        values=delivery.values,
-        timestamps_us=delivery.timestamps,
         traces=wire_traces(delivery.traces) if delivery.traces else (),
         waited_us=delivery.waited,
     )
+    if isinstance(delivery.values, RecordColumns):
+        request.columns.CopyFrom(delivery.values.to_wire())
+    else:
+        request.keys.extend(delivery.keys)
+        request.values.extend(delivery.values)
+        request.timestamps_us.extend(delivery.timestamps)
     if sender.keys is not None:
         request.sender.keys.start = sender.keys.start
         if sender.keys.end is not None:
@@ -145,17 +149,14 @@ def decode_delivery(request: wire.DeliverRequest, channel: Any) -> Delivery:
     watermark = stated.watermark_us if stated.HasField("watermark_us") else None
     received = stated.received_watermark_us if stated.HasField("received_watermark_us") else None
     sender = Sender(stated.name, stated.sequencer, keys, stated.group, watermark, received)
-    ids = _decode_ids(request)
-    count = len(request.keys)
+    ids, count = _decode_ids(request), record_count(request)
     delivery = Delivery(
         request.consumer,
         request.journal,
         request.stream,
         sender,
         ids,
-        list(request.keys),
-        list(request.values),
-        list(request.timestamps_us),
+        *_decode_records(request),
         request.token,
         channel,
         _decode_order(request),
@@ -169,6 +170,23 @@ def decode_delivery(request: wire.DeliverRequest, channel: Any) -> Delivery:
             f"{len(delivery.timestamps)} timestamps, {given} ids"
         )
     return delivery
+
+
+def record_count(request: wire.DeliverRequest) -> int:
+    """The number of records of a request."""
+    if request.HasField("columns"):
+        return len(request.columns.timestamps_us) // 8
+    return len(request.keys)
+
+
+def _decode_records(request: wire.DeliverRequest) -> tuple[list[bytes], Sequence[bytes], Sequence[int]]:
+    """The columns of keys, values and timestamps."""
+    if not request.HasField("columns"):
+        return list(request.keys), list(request.values), list(request.timestamps_us)
+    if request.keys or request.values or request.timestamps_us:
+        raise ValueError("records as columns, and beside them")
+    columns = RecordColumns.from_wire(request.columns)
+    return columns.keys().tolist(), columns, columns.timestamps
 
 
 def _decode_order(request: wire.DeliverRequest) -> DeliveryOrder | None:
@@ -196,7 +214,7 @@ def _decode_positions(proto: wire.PositionIds, count: int) -> PositionIds:
 def _decode_ids(request: wire.DeliverRequest) -> DeliveryIds:
     kind = request.WhichOneof("ids")
     if kind == "positions":
-        return _decode_positions(request.positions, len(request.keys))
+        return _decode_positions(request.positions, record_count(request))
     if kind == "opaque":
         return OpaqueIds(split_ids(request.opaque.ids))
     if kind == "batch":

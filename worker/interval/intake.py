@@ -13,6 +13,7 @@ from typing import Any, Final
 from millwheel.model.page_keys import PAGE_BYTE
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.model.watermarks import MinTracker
+from millwheel.rpc.columns import RecordColumns, bytes_of
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.admission import DeliveryAdmission, column_problem
 from millwheel.worker.dedup import DeliveryVerdict
@@ -117,11 +118,13 @@ class IntervalIntake:
         held, newest = min(fresh), max(fresh)
         if newest > self.newest:
             self.newest = newest
-        size = sum(map(len, values)) if whole else sum(len(values[index]) for index in indexes)
-        if not whole:
+        if whole:
+            size = bytes_of(values)
+        else:
             # Values that are not admitted would stay in memory uncounted, so they are dropped. The list may be shared
             # with the sender, so it is replaced.
             delivery.values = without(values, frozenset(indexes))
+            size = bytes_of(delivery.values)
         receipt = DeliveryReceipt(delivery, verdict, len(indexes), held, size // len(indexes), now)
         self.unfinished[receipt] = None
         self.pending.add(held, len(indexes))
@@ -149,7 +152,10 @@ class IntervalIntake:
         self.sample.note(delivery.keys, indexes)
         count = len(indexes)
         self.records -= count
-        self.bytes -= sum(map(len, values)) if count == len(values) else sum(len(values[index]) for index in indexes)
+        if count == len(values) or isinstance(values, RecordColumns):
+            self.bytes -= bytes_of(values, count)
+        else:
+            self.bytes -= sum(len(values[index]) for index in indexes)
         receipt.open -= count
         self.pending.remove(receipt.held, count)
         if receipt.open == 0:

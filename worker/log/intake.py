@@ -177,7 +177,10 @@ class LogReceiver:
         """Queue fresh records, in chunks that each fit into a segment."""
         assert verdict is not None, "a log always checks for duplicates"
         receipt = LogReceipt(delivery, excluded)
-        values, timestamps = delivery.values, delivery.timestamps
+        # A log stores the records of columns one by one.
+        values = delivery.values if isinstance(delivery.values, list) else list(delivery.values)
+        timestamps = delivery.timestamps if isinstance(delivery.timestamps, list) else list(delivery.timestamps)
+        delivery.values = values
         whole = len(fresh) == len(values)
         if not whole:
             values, timestamps = [values[index] for index in fresh], [timestamps[index] for index in fresh]

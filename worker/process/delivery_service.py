@@ -10,7 +10,8 @@ from typing import Any, Final, Protocol
 from millwheel.model.deliveries import Sender
 from millwheel.model.incarnation import GroupId, is_injector
 from millwheel.model.outbound import OutstandingSendings, answer_kind
-from millwheel.rpc.deliveries import decode_delivery
+from millwheel.rpc.columns import has_columns
+from millwheel.rpc.deliveries import decode_delivery, record_count
 from millwheel.rpc.errors import answering
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1.delivery_pb2_grpc import DeliveryServiceServicer
@@ -147,7 +148,7 @@ class DeliveryService(DeliveryServiceServicer):
 
         Invariant: each batch has an answer soon (G8). Who could break it: a connection that is not read for long.
         """
-        hosted, quotas, records = self._hosted.get(request.journal), self._quotas, len(request.keys)
+        hosted, quotas, records = self._hosted.get(request.journal), self._quotas, record_count(request)
         if hosted is None:
             return True
         topology, now = hosted.topology, asyncio.get_running_loop().time
@@ -165,11 +166,15 @@ class DeliveryService(DeliveryServiceServicer):
         return True
 
     def _take(self, request: wire.DeliverRequest, channel: _StreamChannel) -> None:
-        channel.taken(request.token, len(request.keys))
+        channel.taken(request.token, record_count(request))
         hosted = self._hosted.get(request.journal)
         if hosted is None:
             message = f"this worker does not own journal {request.journal!r}"
             channel.reply(request.token, wire.DELIVERY_OUTCOME_NOT_OWNER, (), message)
+            return
+        if request.HasField("columns") and not has_columns():
+            message = "records as columns need pyarrow at this worker: install MillWheel with the extra arrow there"
+            channel.reply(request.token, wire.DELIVERY_OUTCOME_NO_COLUMNS, (), message)
             return
         try:
             delivery = decode_delivery(request, channel)

@@ -430,6 +430,8 @@ class InjectorCore:
                 self.known += before - self.outbound.records
         elif kind is AnswerKind.FULL or kind is AnswerKind.REFUSED:
             self.refused[outcome] += 1
+            if outcome == DeliveryOutcome.DELIVERY_OUTCOME_NO_COLUMNS:
+                self.outbound.without_columns.add(sending.address)
             self.outbound.refused(sending, kind, indexes, now)
         elif kind is AnswerKind.SUPERSEDED:
             self.failed = InjectorSupersededError(self.stream, self.process, message or "a worker knows of it")

@@ -21,6 +21,7 @@ from millwheel.client.injector.errors import ForgottenIdsError, NotAckedError
 from millwheel.client.injector.ids import BatchOf, IdScope, UserId
 from millwheel.client.injector.messages import WatermarkDeclared
 from millwheel.client.injector.process import InjectorProcess
+from millwheel.client.injector.tables import table_parts
 from millwheel.client.injector.unacked import SentRecords, unacked_ids
 from millwheel.model.time import Timestamp
 from millwheel.sdk.errors import UsageError
@@ -117,6 +118,38 @@ class Injector(InjectorProcess):
                 raise UsageError(f"{count} values, but {len(given)} keys for {name}")
         self._times.check(timestamps, "a record's timestamp")
         await self._admission.send(values, timestamps, ids, positions, partition, batch, keys, encoded=encoded)
+
+    async def send_table(self, table: Any, *, timestamp: str, position: int | None = None, partition: str = "") -> None:
+        """Send the rows of a table of Arrow. Returns when all are accepted. It needs the extra ``arrow``.
+
+        The records have the table's columns as fields, without the column of timestamps. Columns of texts, bytes,
+        numbers and truth values without nulls are sent as columns, which costs a fraction of :meth:`send_many`, if each
+        consumer's key is one of the columns of texts. All else is encoded row by row. The effect is the same.
+
+        Example::
+
+            await injector.send_table(pandas.read_parquet("bids.parquet"), timestamp="at", position=0, partition="bids")
+
+        Args:
+            table: A table or a record batch of pyarrow, a data frame of pandas or Polars, or what else has the Arrow
+                PyCapsule interface.
+            timestamp: The column of timestamps: of a type of timestamps, or integers of microseconds since the epoch.
+            position: The position of the first row in ``partition``. The next rows have the next positions. Without it,
+                each record counts as new, even if it was sent before.
+            partition: The partition of the source that positions belong to.
+
+        Raises:
+            UsageError: It is no table, the column of timestamps is missing or has nulls, or positions do not rise.
+            ValueEncodeError: A row is not of the stream's type.
+            KeyExtractionError: A row has no key.
+            TooLargeError: A row or a key is too large.
+            InjectorError: The injector has stopped; the error says why.
+        """
+        self._session.check()
+        for values, timestamps in table_parts(table, timestamp):
+            self._times.check(timestamps, "a record's timestamp")
+            await self._tables.send(values, timestamps, position, partition)
+            position = None if position is None else position + len(timestamps)
 
     async def send_together(
         self,

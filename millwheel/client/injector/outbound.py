@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
+from millwheel.client.injector.dividing import divided
 from millwheel.client.injector.ids import IdKind, IdScope
 from millwheel.client.injector.messages import Columns, Limits, SendBatch
 from millwheel.client.injector.routing import ConsumerRouting, Route
@@ -21,6 +22,7 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.model.outbound import AnswerKind, OutboundBatch, OutboundSending, UnackedBatches
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.model.watermarks import MinTracker
+from millwheel.rpc.columns import ColumnKeys, RecordColumns, bytes_of
 
 __all__ = ["InjectedBatch", "InjectedSending", "OutboundQueue", "OutboundQueues", "earlier"]
 
@@ -47,7 +49,7 @@ class InjectedBatch(OutboundBatch):
         self.queue = queue
         self.first = first
         self.since = since
-        self.ids: list[Any] = []
+        self.ids: Any = []
         self.gapless = 0
         self.unsent: set[int] | None = None
         self.sendings: list[InjectedSending] = []
@@ -67,6 +69,11 @@ class InjectedBatch(OutboundBatch):
         self.timestamps += timestamps
         self.ids += ids
         self.bytes += size
+
+    def make_rows(self) -> None:
+        """Encode each record by itself, if they are columns."""
+        if isinstance(self.values, RecordColumns):
+            self.keys, self.values, self.timestamps = list(self.keys), list(self.values), list(self.timestamps)
 
     def complete(self, sent: list[int] | None) -> bool:
         """Whether every record of its sequence between the first and the last one of ``sent`` that is due to the
@@ -167,6 +174,8 @@ class OutboundQueue:
 class OutboundQueues:
     """All outbound queues and their sendings: it fills batches, sends them and takes ACKs.
 
+    It has many attributes: each is a bound, a total, or an index of the batches and attempts.
+
     Invariant: ``_unacked`` and ``_numbers`` have one entry for each sealed batch that is not completely ACKed.
     Invariant: ``_busy`` contains every queue that has a batch to send or a batch that is being filled.
     Invariant: an attempt is in ``_sendings``, in its batch's list and in its address's list, or in none of them.
@@ -179,6 +188,8 @@ class OutboundQueues:
         """The published watermark, in microseconds. Each delivery carries it."""
         self.ranges = False
         """Whether receivers take deliveries with complete positions."""
+        self.without_columns: set[str] = set()
+        """The addresses whose workers have answered that they read no columns."""
         self.resent = 0
         """Records of repeated delivery attempts so far."""
         self._unacked = UnackedBatches[InjectedBatch]()
@@ -260,6 +271,12 @@ class OutboundQueues:
         """
         since = now if since is None else since
         queues: dict[OutboundQueue, None] = {}
+        if isinstance(keys, ColumnKeys) and isinstance(columns.values, RecordColumns):
+            for at, part, part_ids in divided(keys.records, consumer.starts, columns.ids):
+                queue = self._queue(consumer.incarnation, columns.scope, consumer.routes[at])
+                self._put(queue, part, part_ids, first, now, since, gapless)
+                queues[queue] = None
+            return queues
         for at, picks in _by_interval(consumer.starts, keys):
             queue = self._queue(consumer.incarnation, columns.scope, consumer.routes[at])
             values, timestamps, ids = columns.values, columns.timestamps, columns.ids
@@ -309,6 +326,22 @@ class OutboundQueues:
             at += take
             if len(batch.keys) >= limits.batch_records or batch.bytes >= limits.batch_bytes:
                 self._seal(queue)
+
+    def _put(
+        self, queue: OutboundQueue, values: RecordColumns, ids: Sequence[Any], first: int, now: int, since: int,
+        gapless: int,
+    ) -> None:  # fmt: skip
+        """Append records as columns: a batch of their own."""
+        if queue.filling is not None:
+            self._seal(queue)
+        batch = self._open(queue, first, now)
+        batch.since, batch.gapless = since, gapless
+        batch.keys, batch.values, batch.timestamps, batch.ids = values.keys(), values, values.timestamps, ids
+        batch.bytes = bytes_of(values)
+        batch.held = min(values.timestamps)
+        self._filled_records += len(values)
+        self._filled_bytes += batch.bytes
+        self._seal(queue)
 
     def _open(self, queue: OutboundQueue, first: int, now: int) -> InjectedBatch:
         batch = queue.filling = InjectedBatch(queue, first, now)
@@ -400,6 +433,8 @@ class OutboundQueues:
         indexes = batch.take_unsent()
         if indexes is not None and not indexes:
             return []
+        if queue.route.address in self.without_columns:
+            batch.make_rows()
         token = self._next_token
         self._next_token += 1
         sending = self._sendings[token] = InjectedSending(token, batch, queue.route.address, indexes)

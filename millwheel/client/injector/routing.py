@@ -84,6 +84,8 @@ class StreamRouting:
     """How long users' ids are kept after the stream's low watermark has passed their records, in microseconds."""
     position_ranges: bool = False
     """Whether all receivers take deliveries with complete positions."""
+    column_batches: bool = False
+    """Whether all receivers understand records as columns. Each may still answer that it reads none."""
 
     @property
     def log_only(self) -> bool:

@@ -179,6 +179,7 @@ def routing_from_wire(message: control_pb2.WatchRoutingResponse) -> StreamRoutin
         message.id_stream or message.stream.name,
         message.stream.id_slack_us,
         message.position_ranges,
+        message.column_batches,
     )
 
 

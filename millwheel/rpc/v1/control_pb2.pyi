@@ -774,6 +774,7 @@ class WatchRoutingResponse(_message.Message):
     SCHEMAS_FIELD_NUMBER: _builtins.int
     ID_STREAM_FIELD_NUMBER: _builtins.int
     POSITION_RANGES_FIELD_NUMBER: _builtins.int
+    COLUMN_BATCHES_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     draining: _builtins.bool
     """Whether every topology that consumes the stream's injected records is draining or has ended. An injector then sends
@@ -787,6 +788,10 @@ class WatchRoutingResponse(_message.Message):
     """
     position_ranges: _builtins.bool
     """Whether all receivers take deliveries with complete positions (PositionIds.complete), by the cluster's format."""
+    column_batches: _builtins.bool
+    """Whether all receivers understand DeliverRequest.columns, by the cluster's format. Each may still answer that it reads
+    none.
+    """
     @_builtins.property
     def stream(self) -> _topology_pb2.StreamSpec: ...
     @_builtins.property
@@ -818,10 +823,11 @@ class WatchRoutingResponse(_message.Message):
         schemas: _abc.Iterable[_topology_pb2.RecordSchema] | None = ...,
         id_stream: _builtins.str = ...,
         position_ranges: _builtins.bool = ...,
+        column_batches: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["authority", b"authority", "stream", b"stream"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["authority", b"authority", "consumers", b"consumers", "draining", b"draining", "id_stream", b"id_stream", "more", b"more", "paused", b"paused", "position_ranges", b"position_ranges", "revision", b"revision", "schemas", b"schemas", "stream", b"stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authority", b"authority", "column_batches", b"column_batches", "consumers", b"consumers", "draining", b"draining", "id_stream", b"id_stream", "more", b"more", "paused", b"paused", "position_ranges", b"position_ranges", "revision", b"revision", "schemas", b"schemas", "stream", b"stream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

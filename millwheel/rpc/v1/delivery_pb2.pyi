@@ -46,6 +46,8 @@ class _DeliveryOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Deliv
     """The receiver has not accepted the batch's predecessor (DeliveryOrder.after). The sender sends all batches that are
     not ACKed again, the oldest first.
     """
+    DELIVERY_OUTCOME_NO_COLUMNS: _DeliveryOutcome.ValueType  # 7
+    """This worker reads no columns: a library is missing there. The sender sends the records as keys, values and timestamps."""
 
 class DeliveryOutcome(_DeliveryOutcome, metaclass=_DeliveryOutcomeEnumTypeWrapper): ...
 
@@ -68,6 +70,8 @@ DELIVERY_OUTCOME_OUT_OF_ORDER: DeliveryOutcome.ValueType  # 6
 """The receiver has not accepted the batch's predecessor (DeliveryOrder.after). The sender sends all batches that are
 not ACKed again, the oldest first.
 """
+DELIVERY_OUTCOME_NO_COLUMNS: DeliveryOutcome.ValueType  # 7
+"""This worker reads no columns: a library is missing there. The sender sends the records as keys, values and timestamps."""
 Global___DeliveryOutcome: _TypeAlias = DeliveryOutcome  # noqa: Y015
 
 class _RecordFault:
@@ -110,6 +114,7 @@ class DeliverRequest(_message.Message):
     BATCH_FIELD_NUMBER: _builtins.int
     ORDER_FIELD_NUMBER: _builtins.int
     TRACES_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
     WAITED_US_FIELD_NUMBER: _builtins.int
     token: _builtins.int
     """The sender's number for this batch on this call. The ACK contains it."""
@@ -147,6 +152,10 @@ class DeliverRequest(_message.Message):
     def traces(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.RecordTrace]:
         """The traces of sampled records, which are few. No decision depends on them."""
 
+    @_builtins.property
+    def columns(self) -> Global___RecordColumns:
+        """Instead of keys, values and timestamps_us. It is sent only if WatchRoutingResponse.column_batches is."""
+
     def __init__(
         self,
         *,
@@ -163,17 +172,58 @@ class DeliverRequest(_message.Message):
         batch: Global___BatchIds | None = ...,
         order: Global___DeliveryOrder | None = ...,
         traces: _abc.Iterable[_common_pb2.RecordTrace] | None = ...,
+        columns: Global___RecordColumns | None = ...,
         waited_us: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "ids", b"ids", "opaque", b"opaque", "order", b"order", "positions", b"positions", "sender", b"sender"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "columns", b"columns", "ids", b"ids", "opaque", b"opaque", "order", b"order", "positions", b"positions", "sender", b"sender"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "consumer", b"consumer", "ids", b"ids", "journal", b"journal", "keys", b"keys", "opaque", b"opaque", "order", b"order", "positions", b"positions", "sender", b"sender", "stream", b"stream", "timestamps_us", b"timestamps_us", "token", b"token", "traces", b"traces", "values", b"values", "waited_us", b"waited_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "columns", b"columns", "consumer", b"consumer", "ids", b"ids", "journal", b"journal", "keys", b"keys", "opaque", b"opaque", "order", b"order", "positions", b"positions", "sender", b"sender", "stream", b"stream", "timestamps_us", b"timestamps_us", "token", b"token", "traces", b"traces", "values", b"values", "waited_us", b"waited_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_ids: _TypeAlias = _typing.Literal["positions", "opaque", "batch"]  # noqa: Y015
     _WhichOneofArgType_ids: _TypeAlias = _typing.Literal["ids", b"ids"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_ids) -> _WhichOneofReturnType_ids | None: ...
 
 Global___DeliverRequest: _TypeAlias = DeliverRequest  # noqa: Y015
+
+@_typing.final
+class RecordColumns(_message.Message):
+    """Records as columns of Arrow. The value of a record is a MessagePack map from the columns' names to its values."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCHEMA_FIELD_NUMBER: _builtins.int
+    BUFFERS_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    TIMESTAMPS_US_FIELD_NUMBER: _builtins.int
+    schema: _builtins.bytes
+    """The message of Arrow's IPC format that has the schema. Columns are of the types bool, int64, float64, string and
+    binary, and no value is null.
+    """
+    key: _builtins.str
+    """The column of the keys. Empty: all keys are empty."""
+    timestamps_us: _builtins.bytes
+    """64-bit integers, little-endian, one for each record."""
+    @_builtins.property
+    def buffers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """The buffers of the columns, in their order, without those of validity: one of values, and for texts and bytes one
+        of offsets before it.
+        """
+
+    def __init__(
+        self,
+        *,
+        schema: _builtins.bytes = ...,
+        buffers: _abc.Iterable[_builtins.bytes] | None = ...,
+        key: _builtins.str = ...,
+        timestamps_us: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buffers", b"buffers", "key", b"key", "schema", b"schema", "timestamps_us", b"timestamps_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordColumns: _TypeAlias = RecordColumns  # noqa: Y015
 
 @_typing.final
 class DeliveryOrder(_message.Message):

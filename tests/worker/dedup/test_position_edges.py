@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from millwheel.model.keys import ALL_KEYS, KeyInterval
@@ -41,6 +41,14 @@ STEPS = st.lists(
               st.sets(st.integers(0, POSITIONS - 1), max_size=2)),
     max_size=8,
 )  # fmt: skip
+
+
+UNHEARD = [
+    Step(False, {0, 1}, 0, False, set(), True, True, set()),
+    Step(False, {3}, 3, False, {0}, False, False, set()),
+    Step(False, {0}, 0, False, {0}, False, False, set()),
+]
+"""A mark passes a record whose ACK was lost. Then the record comes again."""
 
 
 def key_of(position: int) -> bytes:
@@ -104,6 +112,7 @@ def admitted(keys: KeyInterval, journal: str) -> Dedup:
 
 @pytest.mark.guarantee("G1", section="6.1.1")
 @given(STEPS, STEPS, STEPS, st.booleans(), st.booleans())
+@example([], UNHEARD, [], False, False)
 @settings(max_examples=300, report_multiple_bugs=False)
 def test_a_position_is_known_exactly_if_it_is_committed(
     before: list[Step], after: list[Step], later: list[Step], by_entries: bool, by_base: bool

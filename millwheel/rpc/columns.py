@@ -1,0 +1,256 @@
+"""The records of a delivery as columns of Arrow, and their form in delivery.proto (RecordColumns).
+
+The receiver needs no object for a record: it reads keys and timestamps by columns. Where a record is needed, its value
+is made: a MessagePack map with the columns' names, as the sender would have encoded it.
+
+pyarrow is an extra (``arrow``). It is loaded with the first columns.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any, Final, overload
+
+import msgspec
+
+from millwheel.rpc.v1 import delivery_pb2 as wire
+
+__all__ = [
+    "ColumnKeys",
+    "RecordColumns",
+    "bytes_in",
+    "bytes_of",
+    "has_columns",
+    "longest_in",
+    "longest_of",
+    "plain_types",
+]
+
+_CHUNK: Final = 256
+"""So many values are made at a time, and kept."""
+_ROW_BYTES: Final = 16
+"""More than a map and one of its values have beside name and content in MessagePack."""
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+def has_columns() -> bool:
+    """Whether this process can read columns: pyarrow is installed."""
+    try:
+        import pyarrow  # noqa: F401 - only whether it is there
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
+@lru_cache(1)
+def plain_types() -> frozenset[Any]:
+    """The types of columns that a delivery may have. None of their values is null."""
+    import pyarrow as pa
+
+    return frozenset((pa.bool_(), pa.int64(), pa.float64(), pa.string(), pa.binary()))
+
+
+class ColumnKeys(Sequence[bytes]):
+    """The keys of records that are columns. ``records``: these records."""
+
+    __slots__ = ("_column", "records")
+
+    def __init__(self, records: RecordColumns) -> None:
+        self.records = records
+        self._column = records.batch.column(records.key) if records.key else None
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[bytes]: ...
+    def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
+        if isinstance(index, slice):
+            return self.tolist()[index]
+        value = b"" if self._column is None else self._column[index].as_py()
+        return value if isinstance(value, bytes) else value.encode()
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.tolist())
+
+    def tolist(self) -> list[bytes]:
+        """All keys."""
+        return [b""] * len(self) if self._column is None else bytes_in(self._column)
+
+
+class RecordColumns(Sequence[bytes]):
+    """The records of one delivery as columns. As a sequence it has their values, encoded.
+
+    >>> import pyarrow as pa
+    >>> columns = RecordColumns(pa.record_batch({"text": ["cat", "dog"], "size": [3, 4]}), array("q", [10, 11]), "text")
+    >>> list(columns.keys()), msgspec.msgpack.decode(columns[1])
+    ([b'cat', b'dog'], {'text': 'dog', 'size': 4})
+    """
+
+    __slots__ = ("_chunks", "average", "batch", "key", "timestamps")
+
+    def __init__(self, batch: Any, timestamps: array[int], key: str) -> None:
+        """
+        Args:
+            batch: A record batch of Arrow. Its columns are of ``plain_types``, and have no nulls.
+            timestamps: In microseconds, one for each record.
+            key: The column of the keys. Empty: all keys are empty.
+        """
+        self.batch = batch
+        self.timestamps = timestamps
+        self.key = key
+        self.average: int = -(-batch.nbytes // max(1, len(timestamps)))
+        """The size of a record in the columns, in bytes. All count alike: so parts of a delivery add up to its size."""
+        self._chunks: dict[int, list[bytes]] = {}
+
+    def __len__(self) -> int:
+        return len(self.timestamps)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[bytes]: ...
+    def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        number, place = divmod(index, _CHUNK)
+        chunk = self._chunks.get(number)
+        if chunk is None:
+            rows = self.batch.slice(number * _CHUNK, _CHUNK).to_pylist()
+            chunk = self._chunks[number] = [_encode(row) for row in rows]
+        return chunk[place]
+
+    def keys(self) -> ColumnKeys:
+        """The keys."""
+        return ColumnKeys(self)
+
+    def taken(self, indexes: Any) -> RecordColumns:
+        """The records with these indexes, which are an array of Arrow."""
+        import pyarrow as pa
+
+        times = pa.Array.from_buffers(pa.int64(), len(self), [None, pa.py_buffer(self.timestamps)]).take(indexes)
+        return RecordColumns(self.batch.take(indexes), array("q", times.buffers()[1].to_pybytes()), self.key)
+
+    def keyed(self, key: str) -> RecordColumns:
+        """The same records with another column of keys."""
+        return self if key == self.key else RecordColumns(self.batch, self.timestamps, key)
+
+    @property
+    def longest(self) -> int:
+        """A bound of the longest encoded value, in bytes."""
+        names = sum(_ROW_BYTES + len(name.encode()) for name in self.batch.schema.names)
+        return names + sum(map(longest_in, self.batch.columns))
+
+    # The form in delivery.proto.
+
+    def to_wire(self) -> wire.RecordColumns:
+        """The message."""
+        times = self.timestamps
+        if sys.byteorder == "big":
+            times = array("q", times)
+            times.byteswap()
+        message = wire.RecordColumns(schema=self.batch.schema.serialize().to_pybytes(), key=self.key)
+        message.timestamps_us = times.tobytes()
+        for column in self.batch.columns:
+            if column.offset:  # its buffers begin before its first value
+                import pyarrow as pa
+
+                column = pa.concat_arrays([column.slice(0, 0), column])
+            # None of the values is null, so the first buffer says nothing.
+            message.buffers.extend(buffer.to_pybytes() for buffer in column.buffers()[1:])
+        return message
+
+    @classmethod
+    def from_wire(cls, message: wire.RecordColumns) -> RecordColumns:
+        """The columns of a message, which are completely validated.
+
+        Raises:
+            ValueError: The message is malformed.
+        """
+        import pyarrow as pa
+
+        times = array("q")
+        if len(message.timestamps_us) % times.itemsize:
+            raise ValueError(f"{len(message.timestamps_us)} bytes are no whole number of timestamps")
+        times.frombytes(message.timestamps_us)
+        if sys.byteorder == "big":
+            times.byteswap()
+        schema, rest, columns = _schema(message.schema), iter(message.buffers), []
+        if message.key and (message.key not in schema.names or schema.field(message.key).type not in _key_types()):
+            raise ValueError(f"the columns have no column {message.key!r} of texts or bytes for keys")
+        try:
+            for field in schema:
+                buffers = [pa.py_buffer(next(rest)) for _ in range(_buffers_of(field.type))]
+                column = pa.Array.from_buffers(field.type, len(times), [None, *buffers], 0)
+                column.validate(full=True)
+                columns.append(column)
+        except StopIteration:
+            raise ValueError("the columns have fewer buffers than their schema needs") from None
+        except pa.ArrowException as error:
+            raise ValueError(f"column {field.name!r}: {error}") from error
+        if next(rest, None) is not None:
+            raise ValueError("the columns have more buffers than their schema needs")
+        return cls(pa.RecordBatch.from_arrays(columns, schema=schema), times, message.key)
+
+
+@lru_cache(1)
+def _key_types() -> frozenset[Any]:
+    import pyarrow as pa
+
+    return frozenset((pa.string(), pa.binary()))
+
+
+@lru_cache(64)
+def _schema(encoded: bytes) -> Any:
+    """The schema of a message. A sender has few, so they are kept."""
+    import pyarrow as pa
+
+    try:
+        schema = pa.ipc.read_schema(pa.py_buffer(encoded))
+    except (pa.ArrowException, OSError, EOFError) as error:
+        raise ValueError(f"no schema of columns: {error}") from error
+    if not len(schema) or len(set(schema.names)) < len(schema):
+        raise ValueError(f"columns need names of their own, and there is at least one: {schema.names}")
+    if others := [field for field in schema if field.type not in plain_types()]:
+        raise ValueError(f"column {others[0].name!r} is of type {others[0].type}: a delivery has no such columns")
+    return schema.remove_metadata()
+
+
+def _buffers_of(kind: Any) -> int:
+    """The number of buffers of a column without nulls."""
+    return 2 if kind in _key_types() else 1
+
+
+def bytes_in(column: Any) -> list[bytes]:
+    """The values of a column of texts or bytes, as bytes."""
+    import pyarrow as pa
+
+    found: list[bytes] = column.view(pa.binary()).to_pylist()
+    return found
+
+
+def longest_in(column: Any) -> int:
+    """The longest text or bytes of a column. 0 for other columns."""
+    import pyarrow.compute as pc
+
+    return (pc.max(pc.binary_length(column)).as_py() or 0) if column.type in _key_types() else 0
+
+
+def bytes_of(values: Sequence[bytes], count: int | None = None) -> int:
+    """The size of values in memory. ``count``: of so many of them, if they are columns: all count alike."""
+    if isinstance(values, RecordColumns):
+        return values.average * (len(values) if count is None else count)
+    return sum(map(len, values))
+
+
+def longest_of(values: Sequence[bytes]) -> int:
+    """The size of the longest value, or a bound of it. 0 if there is none."""
+    return values.longest if isinstance(values, RecordColumns) else max(map(len, values), default=0)

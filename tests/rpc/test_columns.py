@@ -1,0 +1,119 @@
+"""Records as columns of Arrow: their form in a delivery, and what is refused."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from millwheel.rpc.columns import RecordColumns, bytes_of, longest_of
+from millwheel.rpc.deliveries import decode_delivery, record_count
+from millwheel.rpc.v1 import delivery_pb2 as wire
+
+ROWS: list[dict[str, Any]] = [
+    {"text": f"cat-{number}", "raw": b"\xff", "size": number, "share": number / 4, "odd": number % 2 == 1}
+    for number in range(600)
+]
+TIMES = array("q", range(600))
+
+
+def columns(first: int = 0, end: int = 600) -> RecordColumns:
+    """A slice, whose buffers have values before and behind it."""
+    return RecordColumns(pa.RecordBatch.from_pylist(ROWS).slice(first, end - first), TIMES[first:end], "text")
+
+
+def request(message: wire.RecordColumns) -> wire.DeliverRequest:
+    ids = wire.PositionIds(sequence="s/p/0", first=3, complete=True)
+    return wire.DeliverRequest(columns=message, positions=ids)
+
+
+@pytest.mark.parametrize(("first", "end"), [(0, 600), (3, 4), (13, 300), (599, 600)])
+def test_columns_arrive_as_they_were_sent(first: int, end: int) -> None:
+    sent = request(columns(first, end).to_wire())
+    delivery = decode_delivery(wire.DeliverRequest.FromString(sent.SerializeToString()), None)
+    assert list(map(msgspec.msgpack.decode, delivery.values)) == ROWS[first:end]
+    assert delivery.keys == [row["text"].encode() for row in ROWS[first:end]]
+    assert list(delivery.timestamps) == list(range(first, end))
+    assert record_count(sent) == end - first == len(delivery.ids.positions)  # type: ignore[union-attr]
+
+
+def test_columns_without_a_key_have_empty_keys() -> None:
+    assert columns(0, 3).keyed("").keys().tolist() == [b"", b"", b""]
+
+
+def test_the_sizes_of_parts_add_up() -> None:
+    whole = columns()
+    assert bytes_of(whole) == bytes_of(whole, 1) + bytes_of(whole, 598) + bytes_of(whole, 1) >= whole.batch.nbytes
+    assert longest_of(whole) >= max(map(len, whole))
+    assert longest_of([]) == 0
+
+
+def of_other_type(message: wire.RecordColumns) -> None:
+    message.schema = pa.schema([pa.field("text", pa.list_(pa.string()))]).serialize().to_pybytes()
+
+
+def of_one_name(message: wire.RecordColumns) -> None:
+    message.schema = pa.schema([("text", pa.string()), ("text", pa.string())]).serialize().to_pybytes()
+
+
+def no_schema(message: wire.RecordColumns) -> None:
+    message.schema = b"\xff\xff\xff\xff\x10\0\0\0" + bytes(16)
+
+
+def short_offsets(message: wire.RecordColumns) -> None:
+    message.buffers[0] = message.buffers[0][:-4]
+
+
+def offsets_beyond(message: wire.RecordColumns) -> None:
+    message.buffers[0] = message.buffers[0][:-4] + b"\xff\xff\xff\x7f"
+
+
+def no_text(message: wire.RecordColumns) -> None:
+    message.buffers[1] = b"\xff" + message.buffers[1][1:]
+
+
+def too_few(message: wire.RecordColumns) -> None:
+    del message.buffers[-1]
+
+
+def too_many(message: wire.RecordColumns) -> None:
+    message.buffers.append(b"")
+
+
+def another_key(message: wire.RecordColumns) -> None:
+    message.key = "texts"
+
+
+def a_number_as_key(message: wire.RecordColumns) -> None:
+    message.key = "size"
+
+
+def half_a_time(message: wire.RecordColumns) -> None:
+    message.timestamps_us = message.timestamps_us[:-1]
+
+
+def more_times(message: wire.RecordColumns) -> None:
+    message.timestamps_us = message.timestamps_us + bytes(8 * 100)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [of_other_type, of_one_name, no_schema, short_offsets, offsets_beyond, no_text, too_few, too_many, another_key,
+     a_number_as_key, half_a_time, more_times],
+)  # fmt: skip
+def test_malformed_columns_are_refused(change: Callable[[wire.RecordColumns], None]) -> None:
+    message = columns(5, 90).to_wire()
+    change(message)
+    with pytest.raises(ValueError, match=r"column|schema|timestamps|buffers"):
+        decode_delivery(request(message), None)
+
+
+def test_records_come_in_one_form() -> None:
+    both = request(columns(0, 2).to_wire())
+    both.keys.extend([b"a", b"b"])
+    with pytest.raises(ValueError, match="beside them"):
+        decode_delivery(both, None)
