@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from millwheel.worker.interval.blocked_key_table import RecordItem
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
-from millwheel.worker.interval.hooks.pane_gate import Divided, PaneGate
+from millwheel.worker.interval.hooks.pane_gate import Divided, PaneGate, picked
 from millwheel.worker.interval.hooks.pane_moving import PaneMover
 from millwheel.worker.interval.hooks.runner import Runner
 from millwheel.worker.interval.intake import DeliveryReceipt
@@ -57,9 +57,9 @@ class PaneAdder:
             moving = self._panes.with_panes((keys[index] for index in indexes), self._panes.windows.values())
             return self._run_hooks(receipt, indexes, moving, alone)
         found = gate.divide(receipt, indexes)
-        added = [indexes[place] for place in found.places.tolist()]
+        added = picked(indexes, found.places)
         if added:
-            self._add([keys[index] for index in added], found)
+            self._add(picked(keys, added), found)
         done = added if not found.dropped else [*added, *(indexes[place] for place in found.dropped)]
         if done:
             self._runner.batch.added_of(receipt).extend(done)

@@ -18,7 +18,7 @@ returns to the queue, or goes to hooks, too.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from millwheel.model.time import TimeDomain
 from millwheel.sdk.columns import ColumnWindows
@@ -35,7 +35,9 @@ from millwheel.worker.interval.state import IntervalState
 if TYPE_CHECKING:
     from millwheel.sdk.columns import Column
 
-__all__ = ["Divided", "PaneGate"]
+__all__ = ["Divided", "PaneGate", "picked"]
+
+Item = TypeVar("Item")
 
 _FAR: Final = 1 << 60
 """Windows that reach beyond it, in either direction, are left to hooks: further bounds could leave the machine's
@@ -44,6 +46,13 @@ _FEW: Final = 8
 """If more than one of so many records needs a hook, the keys of these have all of their records in hooks."""
 _MOST_REACH: Final = float(1 << 62)
 """Integers of a pane that may be beyond it are left to hooks. Half of the machine's range is a margin for rounding."""
+
+
+def picked(column: Sequence[Item], places: Column | Sequence[int]) -> Sequence[Item]:
+    """The items at increasing places. If these are all, the column itself: the usual case costs no copy."""
+    if len(places) == len(column):
+        return column
+    return [column[place] for place in (places if isinstance(places, Sequence) else places.tolist())]
 
 
 class Divided:
@@ -108,7 +117,7 @@ class PaneGate:
         keys = receipt.delivery.keys
         found = self._in_time(receipt, indexes)
         self._read(receipt, indexes, found)
-        own = [keys[indexes[place]] for place in found.places.tolist()]
+        own = picked(keys, picked(indexes, found.places))
         self._note_overflows(found, own)
         if others := self._panes.others():
             found.hooked.update(dict.fromkeys(self._panes.with_panes((keys[index] for index in indexes), others)))
