@@ -144,6 +144,13 @@ class RecordColumns(Sequence[bytes]):
         return self if key == self.key else RecordColumns(self.batch, self.timestamps, key)
 
     @property
+    def has_text_keys(self) -> bool:
+        """Whether all keys are texts, which were validated as UTF-8."""
+        import pyarrow as pa
+
+        return not self.key or bool(self.batch.schema.field(self.key).type == pa.string())
+
+    @property
     def longest(self) -> int:
         """A bound of the longest encoded value, in bytes."""
         names = sum(_ROW_BYTES + len(name.encode()) for name in self.batch.schema.names)

@@ -110,6 +110,15 @@ unread.source("orders", Order)
 spoken = mw.Topology("spoken")
 spoken.source("words", str)
 
+sums = mw.Topology("sums")
+sums.source("orders", Order)
+sums.add(
+    windows.Aggregate(windows.tumbling(mw.seconds(1)), agg.sum("number"), output="sold"),
+    name="sold",
+    inputs={"orders": mw.key("customer")},
+    outputs={"sold": windows.Result[int | float]},
+)
+
 two_phases = mw.Topology("two-phases")
 two_phases.source("orders", Order)
 windows.two_phase(

@@ -120,6 +120,21 @@ async def test_a_cluster_of_an_older_format_gets_rows(tmp_path: Path, sent: list
     assert not sent
 
 
+@pytest.mark.guarantee("G1", section="6.1.1")
+async def test_windows_by_columns_take_columns(tmp_path: Path, sent: list[int]) -> None:
+    """Keys and times are read by columns, and numbers from the values that are made of them."""
+    times = [1_000_000 + 1_000 * one for one in range(2_500)]
+    wanted: Counter[tuple[str, int]] = Counter()
+    for order, time in zip(ORDERS, times, strict=True):
+        wanted[order.customer, time // 1_000_000 * 1_000_000] += order.number
+    async with running(DevSettings(db=tmp_path / "db", port=0, intervals=3, columns=True)) as server:
+        await submit_to(server.address, "sums", tmp_path)
+        await send(server, pa.table({**COLUMNS, "at": times}))
+        found = await everything(server.address, "sold")
+    assert {(row["key"], row["start"]): row["value"] for row in found} == wanted
+    assert sum(sent) == len(ORDERS)
+
+
 @pytest.mark.parametrize(
     ("column", "values", "error"),
     [

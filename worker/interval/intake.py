@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+from millwheel.model.keys import ALL_KEYS
 from millwheel.model.page_keys import PAGE_BYTE
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.model.watermarks import MinTracker
@@ -257,9 +258,10 @@ class IntervalReceiver:
         keys, own = delivery.keys, self._setup.config.keys
         if (problem := column_problem(delivery)) is not None:
             return problem
-        if keys and (min(keys) < own.start or (own.end is not None and max(keys) >= own.end)):
+        if keys and own != ALL_KEYS and (min(keys) < own.start or (own.end is not None and max(keys) >= own.end)):
             return f"keys outside the interval {own}: look up the interval map again"
-        if PAGE_BYTE in b"".join(keys):
+        texts = isinstance(delivery.values, RecordColumns) and delivery.values.has_text_keys
+        if not texts and PAGE_BYTE in b"".join(keys):
             return "a key with the byte 0xFF: a key is text in UTF-8, which never has this byte"
         return None
 

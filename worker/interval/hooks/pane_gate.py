@@ -17,7 +17,7 @@ returns to the queue, or goes to hooks, too.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Collection, Container, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from millwheel.model.time import TimeDomain
@@ -175,10 +175,10 @@ class PaneGate:
         set_now = None if context is None else context._timers
         return set_now is not None and set_now.get((TimeDomain.EVENT_TIME, tag)) is not None
 
-    def _some_in_hooks(self, keys: Iterable[bytes]) -> bool:
+    def _some_in_hooks(self, keys: Collection[bytes]) -> bool:
         """Whether any of these keys is blocked, or may have a pane in its state."""
         tables = self._blocked.keys.keys(), self._runner.batch.contexts.keys(), self._timers.event_time.keys()
-        return not all(table.isdisjoint(keys) for table in tables)
+        return not all(not table or table.isdisjoint(keys) for table in tables)
 
     def _window(self, start: int) -> WindowPanes | None:
         return self._panes.windows.get((start, start + self._windows.size, self._panes.form))
