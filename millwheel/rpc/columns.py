@@ -31,6 +31,8 @@ __all__ = [
 
 _CHUNK: Final = 256
 """So many values are made at a time, and kept."""
+_SCHEMA_BYTES: Final = 64 << 10
+"""The longest schema. Some are kept, so their size is bounded (G13)."""
 _ROW_BYTES: Final = 16
 """More than a map and one of its values have beside name and content in MessagePack."""
 
@@ -220,6 +222,8 @@ def _schema(encoded: bytes) -> Any:
     """The schema of a message. A sender has few, so they are kept."""
     import pyarrow as pa
 
+    if len(encoded) > _SCHEMA_BYTES:
+        raise ValueError(f"a schema of {len(encoded):,} bytes; the limit is {_SCHEMA_BYTES:,}")
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(encoded))
     except (pa.ArrowException, OSError, EOFError) as error:

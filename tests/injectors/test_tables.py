@@ -11,7 +11,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from millwheel.client.injector import Injector
+from millwheel.client.injector import Injector, InjectorSettings
+from millwheel.client.injector.messages import Limits
+from millwheel.client.injector.outbound import OutboundQueues
 from millwheel.client.injector.tables import table_parts
 from millwheel.rpc.columns import RecordColumns
 from millwheel.sdk.errors import KeyExtractionError, UsageError, ValueEncodeError
@@ -38,8 +40,9 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-async def send(server: DevServer, *tables: Any, end: bool = True, **given: Any) -> None:
-    async with Injector("orders", address=server.address) as injector:
+async def send(server: DevServer, *tables: Any, end: bool = True, limits: Limits | None = None, **given: Any) -> None:
+    settings = InjectorSettings(limits=limits or Limits())
+    async with Injector("orders", address=server.address, settings=settings) as injector:
         for table in tables:
             await injector.send_table(table, timestamp="at", **given)
         await injector.flush()
@@ -120,6 +123,26 @@ async def test_a_cluster_of_an_older_format_gets_rows(tmp_path: Path, sent: list
     assert not sent
 
 
+@pytest.mark.guarantee("G13", section="5.2")
+async def test_a_small_window_is_not_exceeded(
+    server: DevServer, submit: Submit, sent: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unacked: list[int] = []
+    put = OutboundQueues.distribute
+
+    def watched(self: OutboundQueues, *given: Any, **named: Any) -> Any:
+        found = put(self, *given, **named)
+        unacked.append(self.records)
+        return found
+
+    monkeypatch.setattr(OutboundQueues, "distribute", watched)
+    await submit("shop")
+    await send(server, pa.table(COLUMNS), pa.table(COLUMNS).slice(0, 0), limits=Limits(window_records=300))
+    check_once(await everything(server.address, "echo"), ORDERS)
+    assert sum(sent) == len(ORDERS)
+    assert max(unacked) <= 300
+
+
 @pytest.mark.guarantee("G1", section="6.1.1")
 async def test_windows_by_columns_take_columns(tmp_path: Path, sent: list[int]) -> None:
     """Keys and times are read by columns, and numbers from the values that are made of them."""
@@ -161,7 +184,15 @@ def test_what_is_no_table_is_refused() -> None:
         list(table_parts(pa.table([[1], [2], [3]], names=["at", "number", "number"]), "at"))
 
 
-def test_a_wide_table_is_sent_in_small_parts() -> None:
-    parts = list(table_parts(pd.DataFrame({"text": ["x" * 10_000] * 500, "at": range(500)}), "at"))
-    assert sum(len(times) for _, times in parts) == 500
+@pytest.mark.parametrize("texts", [["x" * 10_000] * 500, [*["x"] * 3_000, *["x" * 400_000] * 20]], ids=["wide", "some"])
+def test_a_wide_table_is_sent_in_small_parts(texts: list[str]) -> None:
+    parts = list(table_parts(pd.DataFrame({"text": texts, "at": range(len(texts))}), "at"))
+    assert [time for _, times in parts for time in times] == [*range(len(texts))]
     assert max(values.nbytes for values, _ in parts) <= 1 << 20
+
+
+def test_many_columns_make_parts_of_few_rows() -> None:
+    parts = list(
+        table_parts(pa.table({f"column-{one:040}": [True] * 2_000 for one in range(200)} | {"at": range(2_000)}), "at")
+    )
+    assert max(len(times) for _, times in parts) < 1_000

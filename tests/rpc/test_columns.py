@@ -64,6 +64,10 @@ def no_schema(message: wire.RecordColumns) -> None:
     message.schema = b"\xff\xff\xff\xff\x10\0\0\0" + bytes(16)
 
 
+def a_long_schema(message: wire.RecordColumns) -> None:
+    message.schema = pa.schema([pa.field("x" * 70_000, pa.int64())]).serialize().to_pybytes()
+
+
 def short_offsets(message: wire.RecordColumns) -> None:
     message.buffers[0] = message.buffers[0][:-4]
 
@@ -102,8 +106,8 @@ def more_times(message: wire.RecordColumns) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [of_other_type, of_one_name, no_schema, short_offsets, offsets_beyond, no_text, too_few, too_many, another_key,
-     a_number_as_key, half_a_time, more_times],
+    [of_other_type, of_one_name, no_schema, a_long_schema, short_offsets, offsets_beyond, no_text, too_few, too_many,
+     another_key, a_number_as_key, half_a_time, more_times],
 )  # fmt: skip
 def test_malformed_columns_are_refused(change: Callable[[wire.RecordColumns], None]) -> None:
     message = columns(5, 90).to_wire()

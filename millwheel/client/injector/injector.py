@@ -146,7 +146,7 @@ class Injector(InjectorProcess):
             InjectorError: The injector has stopped; the error says why.
         """
         self._session.check()
-        for values, timestamps in table_parts(table, timestamp):
+        for values, timestamps in table_parts(table, timestamp, self._tables.most):
             self._times.check(timestamps, "a record's timestamp")
             await self._tables.send(values, timestamps, position, partition)
             position = None if position is None else position + len(timestamps)

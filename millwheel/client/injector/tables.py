@@ -8,7 +8,7 @@ one, and go the way of all records. So a table has the same effect in either for
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -31,18 +31,22 @@ TABLE_RECORDS: Final = 8_192
 """The most records of a table that are passed to the core at a time."""
 _TABLE_BYTES: Final = 1 << 20
 """The most bytes of their columns. A larger record is passed alone."""
+_NAMES_BYTES: Final = 8 << 20
+"""The most bytes that the names of columns have if the records are sent one by one after all."""
+_NAME_BYTES: Final = 16
 _IN_MSGPACK: Final = (specs.VALUE_FORMAT_MSGPACK, specs.VALUE_FORMAT_UNSPECIFIED)
 _PLAIN: Final = frozenset({"bool", "int", "float", "str", "bytes"})
 """The kinds of fields whose values are exactly those of a plain column."""
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
-def table_parts(data: Any, timestamp: str) -> Iterator[tuple[Any, array[int]]]:
+def table_parts(data: Any, timestamp: str, most: int = TABLE_RECORDS) -> Iterator[tuple[Any, array[int]]]:
     """The parts of a table: record batches without the column of timestamps, and the timestamps in microseconds.
 
     Args:
         data: A table or a record batch of Arrow, or what has the Arrow PyCapsule interface.
         timestamp: The column of timestamps: of a type of timestamps, or integers of microseconds.
+        most: The most records of a part.
 
     Raises:
         UsageError: There is no such column, or it has nulls or other values. pyarrow is not installed.
@@ -68,11 +72,22 @@ def table_parts(data: Any, timestamp: str) -> Iterator[tuple[Any, array[int]]]:
         whole = _plain(table.drop_columns([timestamp])).append_column(timestamp, times.cast(pa.int64()))
     except pa.ArrowException as error:
         raise UsageError(f"column {timestamp!r}: {error}") from error
-    rows = max(1, min(TABLE_RECORDS, _TABLE_BYTES * whole.num_rows // max(1, whole.nbytes)))
-    for batch in whole.combine_chunks().to_batches(rows):
+    names = sum(_NAME_BYTES + len(name) for name in whole.column_names)
+    rows = max(1, min(most, _TABLE_BYTES * whole.num_rows // max(1, whole.nbytes), _NAMES_BYTES // names))
+    for batch in _bounded(whole.combine_chunks().to_batches(rows)):
         stamps = batch.column(batch.num_columns - 1)
         values = pa.RecordBatch.from_arrays(batch.columns[:-1], names=batch.schema.names[:-1])
         yield values, array("q", pa.concat_arrays([stamps.slice(0, 0), stamps]).buffers()[1].to_pybytes())
+
+
+def _bounded(batches: Iterable[Any]) -> Iterator[Any]:
+    """Batches with rows, of which none has far more bytes than the others."""
+    for batch in batches:
+        half = batch.num_rows // 2
+        if half and batch.nbytes > _TABLE_BYTES:
+            yield from _bounded((batch.slice(0, half), batch.slice(half)))
+        elif batch.num_rows:
+            yield batch
 
 
 def _plain(table: Any) -> Any:
@@ -103,6 +118,12 @@ class TableAdmission:
         self._settings = settings
         self._fitting: tuple[Any, Any, bool] | None = None
         """The last schema of a table, the declared types, and whether the one has the fields of the others."""
+
+    @property
+    def most(self) -> int:
+        """The most records of a part: all fit into half of the window, also if each consumer gets them (G13)."""
+        consumers = max(1, len(self._session.routing.consumers))
+        return max(1, min(TABLE_RECORDS, self._settings.limits.window_records // consumers // 2))
 
     async def send(self, values: Any, timestamps: array[int], position: int | None, partition: str) -> None:
         """Send a part of a table.
