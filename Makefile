@@ -9,8 +9,8 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 BIN := .venv/bin
 # Runs a command in the project's environment: its venv first on PATH, JAVA_HOME set to a usable runtime.
 RUN := tools/run.sh
-# How many processes run tests side by side. Each starts components of its own where a test asks for them.
-JOBS ?= $(shell n=$$(nproc); echo $$((n < 4 ? n : 4)))
+# How many processes run tests side by side: one more than processors, because tests also wait, and four at most.
+JOBS ?= $(shell n=$$(nproc); echo $$((n < 4 ? n + 1 : 4)))
 # Extra arguments: make test ARGS="tests/model -k split", make demo ARGS=..., make bench ARGS=...
 ARGS ?=
 

@@ -89,6 +89,6 @@ def server(*options: str) -> Iterator[str]:
 
 
 def submit(address: str, name: str, module: str = "bench.topologies") -> None:
-    """Submit a topology of a module."""
+    """Submit a topology of a module. It imports nothing of this project but ``millwheel``, as those of users."""
     command = [_MILLWHEEL, "topology", "submit", f"{module}:{name}", "--address", address, "--wait", "60"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=120)

@@ -16,56 +16,19 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import msgspec
 import uvloop
 from prometheus_client.parser import text_string_to_metric_families
 
 import millwheel as mw
 from bench.server import server, submit
+from bench.topologies import Item, flood, steady
 from millwheel.client.injector.injector import Injector
 
-__all__ = ["flood", "main", "steady"]
+__all__ = ["main"]
 
-_HOOK_SECONDS = 0.000_1
 _BATCH = 200
 _WARM_SECONDS = 3
 _LATENCY_RATE = 50
-
-
-class Item(msgspec.Struct):
-    """A record whose hook works for a tenth of a millisecond."""
-
-    key: str
-
-
-class Work(mw.Computation[Item, int]):
-    """Keeps the worker busy, counts, and passes the record on."""
-
-    def __init__(self, output: str = "") -> None:
-        self._output = output
-
-    def process_record(self, ctx: mw.Context[int], record: mw.Record[Item]) -> None:
-        """Work for a fixed time."""
-        end = time.perf_counter() + _HOOK_SECONDS
-        while time.perf_counter() < end:
-            pass
-        ctx.state += 1
-        if self._output:
-            ctx.produce(self._output, record.value)
-
-
-def _row(name: str, computations: int) -> mw.Topology:
-    topology = mw.Topology(name)
-    topology.source(f"{name}-0", Item)
-    for number in range(computations):
-        output = f"{name}-{number + 1}" if number + 1 < computations else ""
-        outputs = {output: Item} if output else {}
-        topology.add(Work(output), name=f"work-{number}", inputs={f"{name}-{number}": mw.key("key")}, outputs=outputs)
-    return topology
-
-
-flood = _row("flood", 4)
-steady = _row("steady", 1)
 
 
 def _key(number: int) -> str:
@@ -122,7 +85,7 @@ def _measure(seconds: int, metrics_port: int, intervals: int) -> None:
     metrics = f"http://127.0.0.1:{metrics_port}/metrics"
     with server("--metrics-port", str(metrics_port), "--intervals", str(intervals)) as address:
         for name in ("flood", "steady"):
-            submit(address, name, "bench.shares")
+            submit(address, name)
         submit(address, "stages")
         print(f"stages alone: p50/p95/p99 {_latency(address, seconds)} ms", flush=True)
         with _feeding(address, "flood", seconds=4 * seconds + 120):

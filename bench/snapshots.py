@@ -8,6 +8,7 @@ first. PLACE in the environment is a directory for the snapshots.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import sys
@@ -15,52 +16,18 @@ import tempfile
 import time
 from pathlib import Path
 
-import msgspec
 import uvloop
 
 import millwheel as mw
 from bench.server import server, submit
+from bench.topologies import Put, kept
 from millwheel.client.control import ControlClient
 from millwheel.client.injector.injector import Injector
 from millwheel.client.subscription import Subscription
 
-__all__ = ["Kept", "Put", "kept"]
-
 _STATE_BYTES = 10_000
 _BATCH = 100
 _WARM_SECONDS = 2.0
-
-
-class Put(msgspec.Struct):
-    """A record: what its key's state becomes."""
-
-    key: str
-    size: int
-    sent: int
-
-
-class Kept(msgspec.Struct):
-    """A state of a given size."""
-
-    ballast: bytes = b""
-    times: int = 0
-
-
-class Keep(mw.Computation[Put, Kept]):
-    """Keeps the last ballast of each key, and produces the record."""
-
-    def process_record(self, ctx: mw.Context[Kept], record: mw.Record[Put]) -> None:
-        """Replace the ballast, unless the size is 0."""
-        ctx.state.times += 1
-        if record.value.size:
-            ctx.state.ballast = random.Random(ctx.state.times).randbytes(record.value.size)
-        else:
-            ctx.produce("kept", record.value)
-
-
-kept = mw.Topology("kept")
-kept.source("puts", Put)
-kept.add(Keep, inputs={"puts": mw.key("key")}, outputs={"kept": Put})
 
 
 async def _fill(injector: Injector, states: int) -> None:
@@ -125,7 +92,8 @@ async def _measure(address: str, mebibytes: int, rate: int, seconds: float) -> N
             await _send(injector, rate, seconds, states)
             print(_line("with", latencies), flush=True)
             taking.cancel()
-            await asyncio.gather(taking, return_exceptions=True)
+            with contextlib.suppress(asyncio.CancelledError):
+                await taking  # raises what a snapshot failed with
         latencies.clear()
         await _send(injector, rate, seconds, states)
         print(_line("without again", latencies), flush=True)
@@ -137,5 +105,5 @@ async def _measure(address: str, mebibytes: int, rate: int, seconds: float) -> N
 if __name__ == "__main__":
     numbers = [int(word) for word in sys.argv[1:]]
     with server() as running:
-        submit(running, "kept", "bench.snapshots")
+        submit(running, "kept")
         uvloop.run(_measure(running, numbers[0], *(numbers[1:] or [200]), *([] if len(numbers) > 2 else [20.0])))

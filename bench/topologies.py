@@ -1,15 +1,32 @@
-"""The measured topologies: a keyed count in four forms, and two stages with different keys."""
+"""The measured topologies: keyed counts, two stages with different keys, large states, and hooks that take long."""
 
 from __future__ import annotations
+
+import random
+import time
 
 import msgspec
 
 import millwheel as mw
 from millwheel import agg, windows
 
-__all__ = ["Count", "Event", "counts", "counts_plain", "stages", "windowed", "windowed_plain"]
+__all__ = [
+    "Count",
+    "Event",
+    "Item",
+    "Put",
+    "counts",
+    "counts_plain",
+    "flood",
+    "kept",
+    "stages",
+    "steady",
+    "windowed",
+    "windowed_plain",
+]
 
 SECOND = mw.seconds(1)
+_HOOK_SECONDS = 0.000_1
 
 
 class Event(msgspec.Struct):
@@ -102,3 +119,71 @@ stages = mw.Topology("stages")
 stages.source("pings", Ping)
 stages.add(Forward("by-user"), name="first", inputs={"pings": mw.key("user")}, outputs={"by-user": Ping})
 stages.add(Forward("by-page"), name="second", inputs={"by-user": mw.key("page")}, outputs={"by-page": Ping})
+
+
+class Put(msgspec.Struct):
+    """A record: what its key's state becomes."""
+
+    key: str
+    size: int
+    sent: int
+
+
+class Kept(msgspec.Struct):
+    """A state of a given size."""
+
+    ballast: bytes = b""
+    times: int = 0
+
+
+class Keep(mw.Computation[Put, Kept]):
+    """Keeps the last ballast of each key, and produces the record."""
+
+    def process_record(self, ctx: mw.Context[Kept], record: mw.Record[Put]) -> None:
+        """Replace the ballast, unless the size is 0."""
+        ctx.state.times += 1
+        if record.value.size:
+            ctx.state.ballast = random.Random(ctx.state.times).randbytes(record.value.size)
+        else:
+            ctx.produce("kept", record.value)
+
+
+kept = mw.Topology("kept")
+kept.source("puts", Put)
+kept.add(Keep, inputs={"puts": mw.key("key")}, outputs={"kept": Put})
+
+
+class Item(msgspec.Struct):
+    """A record whose hook works for a tenth of a millisecond."""
+
+    key: str
+
+
+class Work(mw.Computation[Item, int]):
+    """Keeps the worker busy, counts, and passes the record on."""
+
+    def __init__(self, output: str = "") -> None:
+        self._output = output
+
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[Item]) -> None:
+        """Work for a fixed time."""
+        end = time.perf_counter() + _HOOK_SECONDS
+        while time.perf_counter() < end:
+            pass
+        ctx.state += 1
+        if self._output:
+            ctx.produce(self._output, record.value)
+
+
+def _row(name: str, computations: int) -> mw.Topology:
+    topology = mw.Topology(name)
+    topology.source(f"{name}-0", Item)
+    for number in range(computations):
+        output = f"{name}-{number + 1}" if number + 1 < computations else ""
+        outputs = {output: Item} if output else {}
+        topology.add(Work(output), name=f"work-{number}", inputs={f"{name}-{number}": mw.key("key")}, outputs=outputs)
+    return topology
+
+
+flood = _row("flood", 4)
+steady = _row("steady", 1)

@@ -77,17 +77,18 @@ def _text(name: str, loads: list[inspection.IntervalLoad], owners: list[str], bu
     if all(busy.get(owner, 0.0) >= _BUSY for owner in owners):
         idle = sorted(name for name, cores in busy.items() if cores < _BUSY / 2)
         remedy = (
-            f"its workers ({where}) are busy all the time, and {named(idle)} not: balancing moves intervals there, "
-            f"or `millwheel interval split {name}` if it has too few"
+            f"Its workers ({where}) are busy all the time, and {named(idle)} not. Balancing moves intervals there. If "
+            f"it has too few, run `millwheel interval split {name}`"
             if idle
-            else f"its workers ({where}) are busy all the time: start more workers, and balancing moves intervals there"
+            else f"Its workers ({where}) are busy all the time. Start more workers, and balancing moves intervals "
+            "there. Without more, it catches up by itself if fewer records come than it takes"
         )
     else:
         remedy = (
-            f"its workers ({where}) have time left: a hook, the store or a consumer is slow, as `millwheel topology "
-            f"describe {name.partition('/')[0]}` and the dashboards show, or the machine is"
+            f"Its workers ({where}) have time left, so a hook, the store, a consumer or the machine is slow. See "
+            f"`millwheel topology describe {name.partition('/')[0]}` and the dashboards"
         )
     return (
-        f"computation {name} is behind: its oldest work has waited for {waited}, {queued} wait, and it takes "
-        f"{rate:.0f} a second; {remedy}"
+        f"computation {name} is behind: its oldest work has waited for {waited}. {queued} wait, and it takes "
+        f"{rate:.0f} a second. {remedy}"
     )

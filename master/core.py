@@ -24,7 +24,6 @@ from millwheel.coordination.contract import Compare, DamagedValueError
 from millwheel.master import garbage, injecting, reshaping
 from millwheel.master.assignment import add_assignments, add_releases
 from millwheel.master.change_plan import ChangePlan, PlanBuilder
-from millwheel.master.departures import Departures
 from millwheel.master.draining import DrainWatch
 from millwheel.master.event_log import plan_event, recorded
 from millwheel.master.event_texts import event_of_change
@@ -131,7 +130,6 @@ class MasterCore:
     def __init__(self, leadership: Compare, settings: MasterSettings | None = None) -> None:
         """``leadership`` holds while this master leads. Every transaction compares it."""
         self.catalog = Catalog()
-        self.departures = Departures()
         self.deposed = False
         self._leadership = leadership
         self._settings = settings or MasterSettings()
@@ -228,7 +226,7 @@ class MasterCore:
         return self._and_go_on(self._followed())
 
     def _on_revision(self, event: RevisionArrived) -> list[MasterEffect]:
-        if not self._loaded or not self.departures.follow(self.catalog, event.changes):
+        if not self._loaded or not self.catalog.apply(event.changes):
             return []
         if self._is_lost():
             return self._step_down()

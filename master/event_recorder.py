@@ -50,8 +50,7 @@ class EventRecorder:
                 known, book = self._term.catalog, self._book()
                 heard = partial(all_reported, known, book)
                 failing = hook_failures(known, book, wall_now())
-                left = self._term.core.departures.left
-                for event in watch.observe(known.workers, failing, heard, known.masters, left):
+                for event in watch.observe(known.workers, failing, heard, known.masters, known.departures):
                     await self._record(event)
             except DamagedValueError as error:
                 _log.debug("no events are looked for: %s", error)

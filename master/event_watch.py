@@ -9,20 +9,21 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from millwheel.master.departures import MOST_LEFT
 from millwheel.master.leader_changes import INTERRUPTED, interruption_text
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import cluster_pb2 as cluster
 
 __all__ = ["EventWatch"]
 
+MOST_LEFT: Final = 1_000
+"""Workers that have left are remembered, so many at most. In some clusters each start of a worker has another name."""
 _ACTOR = "master"
 _NEXT = "; next attempt"
 _FAILING, _RECOVERED = "hooks.failing", "hooks.recovered"
 _JOINED, _LEFT, _LOST = "worker.joined", "worker.left", "worker.lost"
 
 _NO_MASTERS: Final[Mapping[str, catalog.MasterRecord]] = MappingProxyType({})
-_NONE_LEFT: Final[Mapping[str, str]] = MappingProxyType({})
+_NONE_LEFT: Final[Mapping[str, catalog.WorkerRecord]] = MappingProxyType({})
 
 
 class EventWatch:
@@ -30,7 +31,8 @@ class EventWatch:
 
     def __init__(self, kept: Mapping[int, bytes]) -> None:
         """``kept``: the events in the log, encoded, by number."""
-        self._workers: set[str] = set()
+        self._workers: dict[str, int] = {}
+        """When each registered worker was started. 0: before this leader's term, by the log."""
         self.left: dict[str, str] = {}
         """The workers that were stopped in order and are not back, by name, each with its address."""
         self._failing: set[tuple[str, str]] = set()
@@ -53,10 +55,10 @@ class EventWatch:
         elif event.kind == INTERRUPTED:
             self._interruptions.add(event.text)
         elif event.kind == _JOINED:
-            self._workers.add(event.subject)
+            self._workers[event.subject] = 0
             self.left.pop(event.subject, None)
         elif event.kind in (_LOST, _LEFT):
-            self._workers.discard(event.subject)
+            self._workers.pop(event.subject, None)
             if event.kind == _LEFT:
                 self.left[event.subject] = event.before
 
@@ -66,7 +68,7 @@ class EventWatch:
         failing: Iterable[cluster.ComputationFailures],
         heard: Callable[[str, str], bool] = lambda topology, computation: True,
         masters: Mapping[str, catalog.MasterRecord] = _NO_MASTERS,
-        left: Mapping[str, str] = _NONE_LEFT,
+        left: Mapping[str, catalog.WorkerRecord] = _NONE_LEFT,
     ) -> list[catalog.EventRecord]:
         """Return the events since the look before.
 
@@ -76,29 +78,33 @@ class EventWatch:
             heard: Whether all owners of a computation have reported. Without their reports, its hooks may still fail.
                 A new leader has no reports, and neither has an interval's new owner.
             masters: The registered masters, by address.
-            left: The workers that were stopped in order, by name, each with its address.
+            left: The last records of workers that were stopped in order, by name.
         """
         found = [*self._of_workers(workers, left), *self._of_masters(masters), *self._of_hooks(failing, heard)]
         self._began = True
         return found
 
     def _of_workers(
-        self, workers: Mapping[str, catalog.WorkerRecord], left: Mapping[str, str]
+        self, workers: Mapping[str, catalog.WorkerRecord], left: Mapping[str, catalog.WorkerRecord]
     ) -> list[catalog.EventRecord]:
+        if not self._began:  # a worker may have come and gone while no master led
+            before = {name: one.endpoint.address for name, one in left.items() if name not in workers}
+            self.left = {**before, **self.left}
         gone = []
-        for name in sorted(self._workers - workers.keys()):
-            if name in left:
+        for name in sorted(self._workers.keys() - workers.keys()):
+            # A departure of an earlier life says nothing of this one: an older version starts without deleting it.
+            if name in left and left[name].started_at_us >= self._workers[name]:
                 event = _worker(_LEFT, name, f"worker {name} was stopped in order")
-                event.before = self.left[name] = left[name]
+                event.before = self.left[name] = left[name].endpoint.address
             else:
                 event = _worker(_LOST, name, f"worker {name} is gone")
             gone.append(event)
         joined = []
         # The log may have forgotten workers that joined long ago, so a new leader takes those that it finds as known.
-        for name in sorted(workers.keys() - self._workers) if self._began or not self._workers else ():
+        for name in sorted(workers.keys() - self._workers.keys()) if self._began or not self._workers else ():
             address = workers[name].endpoint.address
             joined.append(_worker(_JOINED, name, f"worker {name} at {address} is registered"))
-        self._workers = set(workers)
+        self._workers = {name: one.started_at_us for name, one in workers.items()}
         for name in [*(one for one in self.left if one in workers), *list(self.left)[:-MOST_LEFT]]:
             self.left.pop(name, None)
         return [*gone, *joined]

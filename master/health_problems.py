@@ -53,14 +53,13 @@ def cluster_problems(
             _STRANDED,
         )
     for at, hot in enumerate(health.hot_keys):
-        waits = f"; {backlogs[at]}" if at < len(backlogs) and backlogs[at] else ""
+        waits = f" {backlogs[at]}." if at < len(backlogs) and backlogs[at] else ""
         key = hot.key.decode("utf-8", "backslashreplace")
         yield health_problem(
             f"key {key!r} of {hot.topology}/{hot.computation} keeps its interval busy for {hot.busy:.0%} of the time, "
-            f"computing or waiting, and no split relieves that{waits}: nothing is lost, and keys of other intervals go "
-            "on; see what its hook waits for, and have the hook made cheaper for this key, or the key aggregated in "
-            "two phases (`spread=`); if an update made it slow, "
-            f"`millwheel topology rollback {hot.topology}` goes back",
+            f"computing or waiting, and no split relieves that.{waits} Nothing is lost, and keys of other intervals go "
+            "on. See what its hook waits for. Have the hook made cheaper for this key, or the key aggregated in two "
+            f"phases (`spread=`). If an update made it slow, `millwheel topology rollback {hot.topology}` goes back",
             _STUCK,
             hot.topology,
             hot.computation,

@@ -20,12 +20,12 @@ MAX_ELECTIONS: Final = 2
 """More elections than these within that time are a problem. A restart of all masters, one by one, takes two."""
 
 _LEASE: Final = (
-    "set `lease_seconds = 15` (default: 3) under `[master]` in the configuration of the masters, such as "
-    "/etc/millwheel/millwheel.toml, and run `systemctl restart millwheel-master` on each, one after the other, or give "
-    "their machines CPU"
+    "Set `lease_seconds = 15` (default: 3) under `[master]` in the configuration of the masters, such as "
+    "/etc/millwheel/millwheel.toml. Then run `systemctl restart millwheel-master` on each, one after the other. For "
+    "good, give their machines CPU"
 )
-_LOGS: Final = "see the logs of those that you did not restart: they say why they had ended"
-_MENDED: Final = "all that lost a lease were restarted since: if that was the mend, wait"
+_LOGS: Final = "See the logs of those that you did not restart: they say why they had ended"
+_MENDED: Final = "All that lost a lease were restarted since: if that was the mend, wait"
 
 
 def leader_problems(
@@ -59,8 +59,8 @@ def leader_problems(
     why = "; ".join(known) or "no master says why"
     remedy = _MENDED if mended else _LEASE if is_lease else _LOGS
     yield (
-        f"the leading master has changed {len(recent)} times within {format_duration(ELECTION_WINDOW)}: {why}: "
-        f"{remedy}; this problem ends by itself after {format_duration(STEADY)} without a change"
+        f"the leading master has changed {len(recent)} times within {format_duration(ELECTION_WINDOW)}: {why}. "
+        f"{remedy}. This problem ends by itself after {format_duration(STEADY)} without a change"
     )
 
 

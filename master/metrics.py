@@ -10,11 +10,11 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from millwheel.errors import DamagedValueError
 from millwheel.master.replica import MasterReplica
-from millwheel.master.views import names_of
-from millwheel.model.catalog import Catalog
+from millwheel.master.unfed import unfed_streams
+from millwheel.model.catalog import ACTIVE_STATES, Catalog
 from millwheel.model.incarnation import IncarnationId
+from millwheel.rpc.clock import wall_now
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
 __all__ = ["MasterCollector"]
@@ -48,10 +48,8 @@ class MasterCollector(Collector):
             "Keys that keep their interval too busy and cannot be split; `millwheel cluster health` names them",
             labels=["topology", "computation"],
         )
-        known, names = replica.catalog, dict[IncarnationId, tuple[str, str]]()
-        if known is not None:
-            with suppress(DamagedValueError):  # `cluster health` reports the damage
-                names = names_of(known)
+        known = replica.catalog
+        names = {} if known is None else _names_of(known)
         numbers = Counter(names[one.incarnation] for one in replica.hot_keys if one.incarnation in names)
         for name, number in sorted(numbers.items()):
             hot.add_metric(name, number)
@@ -66,6 +64,7 @@ class MasterCollector(Collector):
         yield left
         if known is not None:
             yield self._stranded(known, names)
+            yield from _of_catalog(known)
 
     def _stranded(self, known: Catalog, names: Mapping[IncarnationId, tuple[str, str]]) -> Metric:
         family = GaugeMetricFamily(
@@ -87,3 +86,31 @@ class MasterCollector(Collector):
             return _NO_OWNER
         load = self._replica.book.load_of(interval)
         return _NOT_LOADED if load is not None and load.absence else ""
+
+
+def _names_of(known: Catalog) -> dict[IncarnationId, tuple[str, str]]:
+    """The names of running computations. The catalog's index is left alone: it belongs to the event loop's thread."""
+    return {
+        IncarnationId(record.incarnations[one.name]): (name, one.name)
+        for name, record in sorted(known.topologies.items())
+        if record.state in ACTIVE_STATES
+        for one in record.spec.computations
+    }
+
+
+def _of_catalog(known: Catalog) -> Iterator[Metric]:
+    """Yield what the leading master sees in the catalog: damage, and streams that nothing feeds."""
+    yield GaugeMetricFamily(
+        "millwheel_master_damaged_values",
+        "Values of the coordinator that cannot be read; `millwheel cluster health` names them",
+        value=len(known.damaged),
+    )
+    unfed = GaugeMetricFamily(
+        "millwheel_master_unfed_streams",
+        "1 for each stream that holds back records of others, because an injector process of it never came",
+        labels=["stream"],
+    )
+    with suppress(RuntimeError):  # the event loop's thread has changed the catalog meanwhile
+        for one in unfed_streams(known, wall_now()):
+            unfed.add_metric([one.name], 1)
+    yield unfed

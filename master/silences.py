@@ -43,7 +43,7 @@ def silence_texts(explained: Mapping[str, watermarks.GroupExplanation]) -> Itera
         if one.HasField("holding") and _is_silent(one.holding, one.served_us):
             stream = group.removeprefix(INJECTOR_PREFIX)
             cause = injector_cause(GroupWatermark(group, one.watermark_us, one.holding), stream, f"source {stream}")
-            yield f"{cause.text}; {cause.remedy}"
+            yield f"{cause.text}. To mend it, {cause.remedy}"
 
 
 def _is_silent(row: watermarks.IntervalWatermark, served: int) -> bool:

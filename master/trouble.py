@@ -26,7 +26,7 @@ BROKEN_SECONDS: Final = 10.0
 _MAX_LINK_PROBLEMS: Final = 20
 _MAX_WRITE_PROBLEMS: Final = 20
 """The most problems of links between workers, and of errors at writing."""
-_STOP: Final = "`systemctl stop millwheel-worker` on its machine; other workers take its intervals"
+_STOP: Final = "`systemctl stop millwheel-worker` on its machine, and other workers take its intervals"
 _DISK: Final = "look by `df -h` first, because a JVM that died by SIGBUS is a full disk, too"
 _SLOW_COMMIT_SECONDS: Final = 1.0
 """A mean commit that takes longer is a problem. MillwheelStoreSlow has the same limit, for one in a hundred."""
@@ -46,13 +46,14 @@ def stall_problems(
     """
     if leader_stalled > STALLED:
         yield (
-            f"the leading master at {leader} is slow: {_stalled(leader_stalled)}: stop what takes the CPU or the "
-            "memory of its machine, or `systemctl stop millwheel-master` there if another master stands by"
+            f"the leading master at {leader} is slow: {_stalled(leader_stalled)}. Stop what takes the CPU or the "
+            "memory of its machine. If another master stands by, `systemctl stop millwheel-master` there helps at once"
         )
     for one in workers:
         if one.answers and one.stalled > STALLED:
-            remedy = _STOP if one.intervals else "it has no intervals any more, so it delays no record: see its machine"
-            yield f"worker {one.worker_id} at {one.address} is slow: {_stalled(one.stalled)}: {remedy}"
+            idle = "Now it has no intervals any more, so it delays no record: see its machine"
+            remedy = f"Stop it: {_STOP}" if one.intervals else idle
+            yield f"worker {one.worker_id} at {one.address} is slow: {_stalled(one.stalled)}. {remedy}"
 
 
 def _stalled(share: float) -> str:
@@ -63,8 +64,8 @@ def slow_store_problems(commit_seconds: float) -> Iterator[str]:
     """Yield a problem if commits take long. ``commit_seconds``: their mean time, from the workers' last reports."""
     if commit_seconds > _SLOW_COMMIT_SECONDS:
         yield (
-            f"a commit takes {commit_seconds:.1f} s at the store on average, so results are late: give the store what "
-            "its machines lack, which is disk, CPU or another node, or see whether one worker alone is slow"
+            f"a commit takes {commit_seconds:.1f} s at the store on average, so results are late. See whether one "
+            "worker alone is slow. If none is, give the store what its machines lack: disk, CPU or another node"
         )
 
 
@@ -74,9 +75,9 @@ def node_problems(workers: Iterable[cluster.WorkerHealth], node_outages: Mapping
     for node, outage in sorted(node_outages.items()):
         if outage >= BROKEN_SECONDS and node not in reached:
             yield (
-                f"node {node} of the store has not answered for {_for(outage)}; the work goes on while each range has "
-                f"a quorum: on the machine of this address, {_DISK}, then `systemctl start cassandra`; its log has the "
-                "reason"
+                f"node {node} of the store has not answered for {_for(outage)}. The work goes on while each range has "
+                f"a quorum. On the machine of this address, {_DISK}. Then run `systemctl start cassandra`. The node's "
+                "log has the reason"
             )
 
 
@@ -108,7 +109,7 @@ def link_problems(workers: Sequence[cluster.WorkerHealth], node_outages: Mapping
     for node in sorted(_nodes_of_workers(workers, node_outages)):
         yield (
             f"the leading master has not reached node {node} of the store for {_for(node_outages[node])}, and the "
-            "workers do: mend the network between them"
+            "workers do. Mend the network between them"
         )
 
 
@@ -130,12 +131,12 @@ def _worker_links(between: dict[tuple[str, str], float], addresses: Mapping[str,
             if not partners[other]:
                 del partners[other]
         yield (
-            f"{_worker(worst, addresses)} and {_some(others)} have not reached each other for {_for(longest)}: its "
-            f"machine is cut off: mend its network, or stop worker {worst}: {_STOP}"
+            f"{_worker(worst, addresses)} and {_some(others)} have not reached each other for {_for(longest)}. The "
+            f"machine of the first one is cut off. Mend its network, or stop worker {worst}: {_STOP}"
         )
     for (one, other), outage in islice(between.items(), left):
         yield (
-            f"worker {one} has not reached {_worker(other, addresses)} for {_for(outage)}: mend the network between "
+            f"worker {one} has not reached {_worker(other, addresses)} for {_for(outage)}. Mend the network between "
             f"them, or stop worker {one}: {_STOP}"
         )
     if len(between) > left:
@@ -146,10 +147,10 @@ def _node_link(node: str, seen: Mapping[str, float]) -> str:
     """Describe a node of the store that the master reaches, and some workers do not. ``seen``: seconds, by worker."""
     outage = _for(max(seen.values()))
     if len(seen) > 1:
-        return f"{_some(seen)} have not reached node {node} of the store for {outage}: mend the network of that node"
+        return f"{_some(seen)} have not reached node {node} of the store for {outage}. Mend the network of that node"
     (name,) = seen
     return (
-        f"worker {name} has not reached node {node} of the store for {outage}, and the master does: mend the network "
+        f"worker {name} has not reached node {node} of the store for {outage}, and the master does. Mend the network "
         f"between them, or stop worker {name}: {_STOP}"
     )
 
@@ -182,11 +183,11 @@ def write_problems(loads: Mapping[str, inspection.GetWorkerLoadResponse]) -> Ite
             longest[error] = max(longest.get(error, 0.0), load.repeating_seconds)
     for error in nlargest(_MAX_WRITE_PROBLEMS, by_error, key=longest.__getitem__):
         full = any(sign in error.lower() for sign in _FULL)
-        remedy = "free space on that disk" if full else f"on the store's machines, {_DISK}, then start what is down"
+        remedy = "free space on that disk" if full else f"on the store's machines, {_DISK}. Then start what is down"
         whose, why = named(by_error[error]), error.removesuffix(".")
         yield (
-            f"intervals have waited for the store for {_for(longest[error])}, {whose}: {why}: {remedy}; they go on by "
-            "themselves"
+            f"intervals have waited for the store for {_for(longest[error])}, {whose}: {why}. To mend it, {remedy}. "
+            "The intervals then go on by themselves"
         )
 
 

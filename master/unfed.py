@@ -1,4 +1,4 @@
-"""Injected streams that no process has ever fed, while others wait for them: problems of the cluster's health. Pure.
+"""Injected streams that no process has ever fed, while others wait for them: for the health and a metric. Pure.
 
 The low watermark of such a stream is unknown. So each union and each join with it stands, and its results never come.
 A stream that nothing else waits with is no problem: a topology may wait for its first record.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from millwheel.client.holds.sources import unfed_remedy
@@ -19,53 +20,88 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import cluster_pb2 as wire
 from millwheel.rpc.v1 import topology_pb2 as specs
 
-__all__ = ["UNFED_AFTER", "unfed_problems"]
+__all__ = ["UNFED_AFTER", "UnfedStream", "unfed_problems", "unfed_streams"]
 
 UNFED_AFTER: Final = seconds(300)
 """A deployment that starts the injectors after the topology takes less."""
 
 
-def unfed_problems(known: Catalog, now: Timestamp) -> Iterator[wire.HealthProblem]:
-    """Yield a problem for each stream that holds back what comes from others, since a process of it never came.
+@dataclass(frozen=True, slots=True)
+class UnfedStream:
+    """A stream that holds back records of others, because no process, or not each expected one, has ever come."""
+
+    name: str
+    missing: tuple[str, ...]
+    """The expected processes that have not come. Empty: the stream takes any, and none has come."""
+    waiting: tuple[tuple[str, str], ...]
+    """The computations that wait, each by its topology and its name."""
+    since: Timestamp
+    """When the first one began to wait, in microseconds since the epoch."""
+
+
+def unfed_streams(known: Catalog, now: Timestamp) -> list[UnfedStream]:
+    """Return the streams that hold back what comes from others, since a process of them never came.
+
+    A scrape may ask in another thread than that of the catalog's changes. So only copies are iterated, and no index of
+    the catalog is asked for.
 
     Args:
         known: The catalog. Of a damaged one nothing is said here.
         now: The wall time, in microseconds.
     """
     try:
-        running = [one for _, one in known.live_topologies() if one.state in ACTIVE_STATES]
+        known.check_shape()
     except DamagedValueError:
-        return
-    awaited = _awaited(known, running)
+        return []
+    active = [(name, one) for name, one in sorted(known.topologies.items()) if one.state in ACTIVE_STATES]
+    # A stream of a topology that drains takes no more processes, and ends soon.
+    running = [(name, one) for name, one in active if one.state == catalog.TOPOLOGY_STATE_RUNNING]
+    awaited = _awaited([one for _, one in running], tuple(known.injectors.items()))
     unfed = awaited.keys()
     if not unfed:
-        return
-    origins = _Origins([one.spec for one in running])
-    held: dict[str, list[tuple[str, str]]] = {}
-    for record in running:
-        if now - _begun(record) > UNFED_AFTER:
-            for spec in record.spec.computations:
-                found = origins.of(spec)
-                for stream in found & unfed if found - unfed else ():
-                    held.setdefault(stream, []).append((record.spec.name, spec.name))
-    for stream, places in sorted(held.items()):
-        topology, computation = places[0]
-        others = f" (and {len(places) - 1:,} more)" if len(places) > 1 else ""
-        ago = format_duration(Duration(now - _begun(known.topologies[topology])))
-        missing = ", ".join(sorted(awaited[stream]))
-        who = f"injector process {missing} is expected, and has never" if missing else "no injector process has"
+        return []
+    origins = _Origins([one.spec for _, one in active])
+    declared = {stream.name: _begun(one) for _, one in running for stream in one.spec.streams if stream.injected}
+    waiting: dict[str, list[tuple[str, str]]] = {}
+    since: dict[str, Timestamp] = {}
+    for name, record in running:
+        for spec in record.spec.computations:
+            found = origins.of(spec)
+            for stream in found & unfed if found - unfed else ():
+                # Its own topology may have begun, or been updated, later than the one that waits.
+                begun = max(_begun(record), declared[stream])
+                if now - begun > UNFED_AFTER:
+                    waiting.setdefault(stream, []).append((name, spec.name))
+                    since.setdefault(stream, begun)
+    return [
+        UnfedStream(stream, tuple(sorted(awaited[stream])), tuple(places), since[stream])
+        for stream, places in sorted(waiting.items())
+    ]
+
+
+def unfed_problems(known: Catalog, now: Timestamp) -> Iterator[wire.HealthProblem]:
+    """Yield a problem for each of :func:`unfed_streams`, which has the arguments."""
+    for one in unfed_streams(known, now):
+        topology, computation = one.waiting[0]
+        others = f" (and {len(one.waiting) - 1:,} more)" if len(one.waiting) > 1 else ""
+        ago = format_duration(Duration(now - one.since))
+        missing = ", ".join(one.missing)
+        who = f"injector process {missing} is expected, and has not" if missing else "no injector process has"
         text = (
-            f"source {stream}: {who} announced itself, {ago} after topology {topology} began; so windows "
-            f"and timers of {topology}/{computation}{others} wait, also for records of other streams: "
-            f"{unfed_remedy(stream)}"
+            f"source {one.name}: {who} announced itself for {ago}. So windows "
+            f"and timers of {topology}/{computation}{others} wait, also for records of other streams. "
+            f"To mend it, {unfed_remedy(one.name)}"
         )
-        yield health_problem(text, "MillwheelInjectorSilent", topology, computation)
+        yield health_problem(text, "MillwheelStreamUnfed", topology, computation)
 
 
-def _awaited(known: Catalog, running: Iterable[catalog.TopologyRecord]) -> dict[str, set[str]]:
+def _awaited(
+    running: Iterable[catalog.TopologyRecord], opened: Iterable[tuple[tuple[str, str], catalog.InjectorRecord]]
+) -> dict[str, set[str]]:
     """Return the injected streams whose processes have not announced themselves in their present life.
 
-    With each the names of the expected ones that are missing: none, if the stream takes any.
+    With each the names of the expected ones that are missing: none, if the stream takes any. ``opened``: the records of
+    injector processes, by stream and process.
     """
     since: dict[str, int] = {}
     expected: dict[str, set[str]] = {}
@@ -75,7 +111,7 @@ def _awaited(known: Catalog, running: Iterable[catalog.TopologyRecord]) -> dict[
                 since[stream.name] = max(since.get(stream.name, 0), record.injected_since.get(stream.name, 0))
                 expected[stream.name] = set(stream.expected_injectors)
     announced: dict[str, set[str]] = {}
-    for (name, process), one in known.injectors.items():
+    for (name, process), one in opened:
         if one.sequencer >= since.get(name, 0):
             announced.setdefault(name, set()).add(process)
     return {
@@ -85,9 +121,9 @@ def _awaited(known: Catalog, running: Iterable[catalog.TopologyRecord]) -> dict[
     }
 
 
-def _begun(record: catalog.TopologyRecord) -> int:
+def _begun(record: catalog.TopologyRecord) -> Timestamp:
     """Return when the topology was submitted, updated or resumed last. It may wait for the stream since then."""
-    return max(record.submitted_at_us, record.version_at_us, record.state_changed_at_us)
+    return Timestamp(max(record.submitted_at_us, record.version_at_us, record.state_changed_at_us))
 
 
 class _Origins:

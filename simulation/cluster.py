@@ -76,6 +76,12 @@ def tuned(world: World) -> Iterator[None]:
     """
     tuning = world.plan.tuning
     core = CoreSettings(**cast("dict[str, Any]", tuning["core"]))
+
+    def core_of(**_: object) -> CoreSettings:
+        process = PROCESS.get()
+        by_hooks = world.plan.columns_mixed and process is not None and process.name == WORKERS[-1]
+        return replace(core, columns_from=0) if by_hooks else core
+
     logs = LogSettings(**tuning["log"])
     shards = AuthoritySettings(**cast("dict[str, Any]", tuning["authority"]))
     # The letters of a week would fill a log with a small cap for good, so they go when the subscriber has them.
@@ -101,7 +107,7 @@ def tuned(world: World) -> Iterator[None]:
             super().publish(news)
 
     with (
-        patch("millwheel.server.worker.CoreSettings", lambda **_: core),
+        patch("millwheel.server.worker.CoreSettings", core_of),
         patch("millwheel.server.worker.Worker", Known),
         patch("millwheel.worker.process.notices.GroupWatch", Broadcast),
         patch("millwheel.worker.process.worker.CatalogRouting", Routed),

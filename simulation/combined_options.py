@@ -173,11 +173,20 @@ def library_windows(plan: Plan, chance: Random) -> None:
 
 
 def windows_by_columns(plan: Plan, chance: Random) -> None:
-    """Windows of sums, which workers keep by columns, all or the panes that larger deliveries begin."""
+    """Windows of sums, which workers keep by columns, all or the panes that larger deliveries begin.
+
+    One of the workers may keep none by columns. Some panes move to states, and some results fail.
+    """
+    if plan.returns_at:
+        return  # some records of the former incarnation are in no window, and a sum does not show which
     _add_windows(plan, chance, ["columns"], 2)
     plan.tuning["core"].update(columns_from=chance.choice((1, 1, 2)), columns_bytes=chance.choice((2_000, 64 << 20)))
     if chance.random() < 0.5:
         plan.tuning["core"].pop("cache_bytes", None)
+    plan.columns_mixed = chance.random() < 0.4
+    numbers = [one.number for reader in plan.readers for one in reader.inputs]
+    for what, most in (("large", 3), ("failing", 2)):
+        plan.nodes[-1][what] = sorted(chance.sample(numbers, chance.choice((0, min(most, len(numbers))))))
 
 
 def _add_windows(plan: Plan, chance: Random, shapes: Sequence[str], first: int) -> None:

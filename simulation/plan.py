@@ -172,6 +172,8 @@ class Plan:
     """The kind of store: "cassandra", "embedded", or empty for a store that performs each call in one step."""
     store_ways: dict[str, Any] = field(default_factory=dict)
     """How often the store chooses each of its behaviours, and bounds of its code."""
+    columns_mixed: bool = False
+    """Whether one of the workers keeps no windows by columns."""
     settled: float = 0.0
     """After how many seconds an owner looks for senders that have ended, to drop what it has of them; 0: as usual."""
     revisions_kept: int = 5_000

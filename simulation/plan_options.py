@@ -62,6 +62,11 @@ def _divided(plan: Plan, chance: Random) -> None:
     plan.tuning["core"]["entry_bytes"] = chance.choice((60, 200, 600))
 
 
+def _slices(plan: Plan, chance: Random) -> None:
+    """State rows are written in slices of a few keys, and soon."""
+    plan.tuning["core"].update(flush_slice=chance.choice((1, 3)), flush_interval=10_000)
+
+
 def _bases(plan: Plan, chance: Random) -> None:
     """The authority's journals are short: its shards start from base parts, several for each base."""
     few = chance.choice((1_000, 5_000))
@@ -410,12 +415,12 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("spilled and divided", spilled_and_divided, 0.15),
     ("weak timers", weak_timers, 0.15),
     ("library windows", library_windows, 0.4),
-    ("columns", windows_by_columns, 0.4),
     ("tardy", _tardy, 0.5),
     ("bursts", _bursts, 0.35),
     ("files", _files, 0.35),
     ("spark", _spark, 0.3),
     ("returning", _returning, 0.75),
+    ("columns", windows_by_columns, 0.4),
     ("changing forms", changing_forms, 0.2),
     ("cassandra", on_cassandra, 0.23),
     ("suspended", suspended, 0.22),
@@ -426,5 +431,6 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("settled", _settled, 0.4),
     ("replays", replays, 0.8),
     ("source to sink", connectors, 0.13),
+    ("slices", _slices, 0.3),
 )
 """Name, change, and its share of all seeds."""

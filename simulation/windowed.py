@@ -52,8 +52,12 @@ class _Judge:
 
     def differences(self) -> Iterator[str]:
         results: Results = defaultdict(lambda: defaultdict(dict))
+        ended: dict[str, int] = {}
         for offset, (timestamp, item) in sorted(self._output.items()):
             start, end, revision = spans_of(item)
+            if self._shape == "columns" and ended.setdefault(item.a, end) > end:
+                yield f"{self._name}, offset {offset}: the window of {item.a} to {end} comes after a later one (G5)"
+            ended[item.a] = max(end, ended.get(item.a, end))
             if timestamp != end:
                 yield f"{self._name}, offset {offset}: the result of window {start} to {end} is at {timestamp} (G1)"
             if results[item.a][start, end].setdefault(revision, item.ids) is not item.ids:

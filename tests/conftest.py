@@ -1,4 +1,4 @@
-"""For every test: time limits that suit this machine, and reports of failures while other threads run.
+"""For every test: time limits that suit this machine, how tests are shared out, and reports of failures.
 
 A gRPC server has to end before the tasks of its event loop, also if a test fails before it stops the server. A loop
 that ends cancels its tasks. One task of each grpc.aio server holds memory that gRPC's core writes to at the next call,
@@ -21,6 +21,7 @@ import hypothesis
 import pytest
 
 from millwheel.rpc import identity
+from tests import sharing
 from tests.patience import patience
 
 _started: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, list[grpc.aio.Server]]] = WeakKeyDictionary()
@@ -98,12 +99,20 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         sys.stdout.write(f"\nFAILED {report.nodeid} ({report.when}): {reason.strip().partition(chr(10))[0][:300]}\n")
 
 
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> sharing.Sharing | None:
+    """Share tests out as tests/sharing.py says, if they go by file."""
+    return sharing.Sharing(config, log) if config.getoption("dist") == "loadfile" else None
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Multiply the time limit of each test by the factor of tests/patience.py.
 
-    A limit from ``--timeout`` on the command line is not multiplied.
+    A limit from ``--timeout`` on the command line is not multiplied. With several processes, put the tests in the order
+    in which they are shared out.
     """
+    if hasattr(config, "workerinput"):
+        sharing.put_in_order(items)
     if config.getoption("timeout") is not None:
         return
     usual = float(config.getini("timeout"))

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Protocol
 
 from millwheel.model.limits import MAX_DELIVERED_BYTES, MAX_KEY_BYTES
-from millwheel.rpc.columns import longest_of
+from millwheel.rpc.columns import bytes_of, longest_of
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.dedup import CheckOutcome, DeliveryVerdict, OpaqueIds
 from millwheel.worker.id_segments import AdmissionState, IdSegments
@@ -46,7 +46,8 @@ def column_problem(delivery: Delivery) -> str | None:
         return None
     if (longest := max(map(len, keys))) > MAX_KEY_BYTES:
         return f"a key of {longest:,} bytes; the limit is {MAX_KEY_BYTES:,}"
-    if (longest := longest_of(values)) > MAX_DELIVERED_BYTES:
+    # Most deliveries are smaller as a whole than one value may be.
+    if bytes_of(values) > MAX_DELIVERED_BYTES and (longest := longest_of(values)) > MAX_DELIVERED_BYTES:
         return f"a value of {longest:,} bytes; the limit is {MAX_DELIVERED_BYTES:,}"
     return None
 

@@ -1,5 +1,7 @@
 """The count as topologies of MillWheel. ``counted`` is the one that is measured; ``summed`` also says what it counted.
 
+``sourced`` and ``injected`` write nothing to Kafka. The second one gets its records from an injector.
+
 What it reads and writes is in the environment of its processes: ``KAFKA_COUNT_BROKER``, ``_FROM``, ``_TO``,
 ``_WINDOW_MS`` and ``_OUT_OF_ORDER_MS``.
 """
@@ -17,7 +19,7 @@ from millwheel.connectors import Sink, kafka
 from millwheel.streams import Stream, WindowedStream
 from millwheel.windows import Result
 
-__all__ = ["Hit", "Summed", "as_json", "counted", "summed"]
+__all__ = ["Hit", "Summed", "as_json", "counted", "injected", "sourced", "summed"]
 
 R = TypeVar("R", bound="Result[int] | Summed")
 
@@ -70,3 +72,10 @@ _write(_windows_of(counted).aggregate("counts", agg.count()))
 
 summed = mw.Topology("summed")
 _write(_windows_of(summed).aggregate("counts", Summed, count=agg.count(), sum=agg.sum("number")))
+
+sourced = mw.Topology("sourced")
+_windows_of(sourced).aggregate("counts", agg.count())
+
+injected = mw.Topology("injected")
+_hits = injected.source("hits", Hit)
+_hits.key_by("key").window(windows.tumbling(_SIZE)).aggregate("counts", agg.count())

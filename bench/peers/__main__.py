@@ -47,7 +47,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=3, help="runs of each system, of which the best counts")
     parser.add_argument("--processes", type=int, default=2, help="what runs side by side, in each system's own terms")
     parser.add_argument("--commit-seconds", type=int, default=1, help="seconds from one checkpoint to the next")
-    parser.add_argument("--limit", type=float, default=900, help="the most seconds of one run")
+    parser.add_argument("--limit", type=float, default=300, help="the most seconds of one run")
     parser.add_argument("--only", default="", help="systems whose names begin so, with commas between")
     help_flink = "a setting of Flink, NAME=VALUE, in place of the one here; can be repeated"
     parser.add_argument("--flink", action="append", default=[], metavar="NAME=VALUE", help=help_flink)
@@ -133,6 +133,8 @@ async def _all_runs(
         await asyncio.to_thread(feed, broker.address, _SOURCE, hits, 0.0)
         for turn in range(1, options.runs + 1):
             for peer, measured in peers:
+                if any(run.error for run in measured.runs):
+                    continue  # it would not end within the limit in a later turn either
                 job = _job(options, broker.address, hits, place, f"{peer.name}-{turn}")
                 measured.settings = peer.settings(job)
                 run = await measure(peer, job, hits, expected, options.limit)

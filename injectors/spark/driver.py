@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import WriterCommitMessage
 
 from millwheel.client.injector import BatchOf
 from millwheel.injectors.batches import commit_batch, draw_sequencer, full_stream_name, last_batch, open_publisher
 from millwheel.injectors.spark.errors import SinkError
 from millwheel.injectors.spark.loop import run
 from millwheel.injectors.spark.options import SinkOptions, parse_options
-from millwheel.injectors.spark.tasks import TaskReport
 from millwheel.rpc.failures import RequestError
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["announce", "finish_stream", "is_committed", "resolve", "settle"]
+__all__ = ["TaskReport", "announce", "finish_stream", "is_committed", "resolve", "settle"]
 
 _FINISHED: Final = "INJECTOR_FINISHED"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReport(WriterCommitMessage):
+    """What a task reports to the driver about one partition.
+
+    ``rows``: how many rows were sent and ACKed; 0 if the batch was committed before. ``newest``: the largest value of
+    the watermark's column, in microseconds.
+    """
+
+    batch: BatchOf
+    rows: int
+    newest: int | None
 
 
 def resolve(options: SinkOptions) -> SinkOptions:

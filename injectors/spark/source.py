@@ -1,12 +1,15 @@
-"""Format ``millwheel``: rows become records, exactly once (section 5.2), and streams and states become rows."""
+"""Format ``millwheel``: rows become records, exactly once (section 5.2), and streams and states become rows.
+
+Spark plans, writes and commits a batch in processes of their own. Each begins with this module, and then imports what
+its own step needs.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, MutableMapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -17,14 +20,16 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from millwheel.client.injector import BatchOf
-from millwheel.injectors.spark.driver import announce, finish, is_committed, resolve, settle
+from millwheel.injectors.spark.driver import TaskReport, announce, finish, is_committed, resolve, settle
 from millwheel.injectors.spark.errors import ColumnError, OptionError, SinkError
 from millwheel.injectors.spark.interpreter import check_interpreter
 from millwheel.injectors.spark.options import SinkOptions, parse_options
-from millwheel.injectors.spark.read_options import check_streaming, parse_read_options
-from millwheel.injectors.spark.readers import BatchReader, Readable, StateRowReader, StreamReader, find_readable
 from millwheel.injectors.spark.schema import check_schema
-from millwheel.injectors.spark.tasks import TaskReport, micro_batch, write_partition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from millwheel.injectors.spark.readers import Readable, StreamReader
 
 __all__ = ["BatchWriter", "MillwheelDataSource", "StreamWriter"]
 
@@ -64,26 +69,35 @@ class MillwheelDataSource(DataSource):
             OptionError: An option is invalid. The error names it.
             RequestError: There is no such stream or computation.
         """
-        self._found = find_readable(parse_read_options(self.options))
-        return self._found.schema
+        return self._find().schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader for ``spark.read``."""
+        from millwheel.injectors.spark.readers import BatchReader, StateRowReader
+
         found = self._readable(schema)
         return StateRowReader(found) if found.options.state else BatchReader(found)
 
     def streamReader(self, schema: StructType) -> StreamReader:
         """The reader for ``spark.readStream``."""
+        from millwheel.injectors.spark.read_options import check_streaming
+        from millwheel.injectors.spark.readers import StreamReader
+
         found = self._readable(schema)
         check_streaming(found.options)
         return StreamReader(found)
 
     def _readable(self, schema: StructType) -> Readable:
-        if self._found is None:
-            self.schema()
-        assert self._found is not None
-        if schema.simpleString() != self._found.schema.simpleString():
+        found = self._found or self._find()
+        if schema.simpleString() != found.schema.simpleString():
             raise ColumnError("the columns follow from the type of what is read: leave out .schema()")
+        return found
+
+    def _find(self) -> Readable:
+        from millwheel.injectors.spark.read_options import parse_read_options
+        from millwheel.injectors.spark.readers import find_readable
+
+        self._found = find_readable(parse_read_options(self.options))
         return self._found
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
@@ -119,6 +133,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one partition of one micro-batch, in an executor."""
+        from millwheel.injectors.spark.tasks import micro_batch, write_partition
+
         return write_partition(iterator, self.options, micro_batch(self.options), self.sequencer)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -153,6 +169,8 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one partition, in an executor."""
+        from millwheel.injectors.spark.tasks import write_partition
+
         return write_partition(iterator, self.options, self.batch, self.sequencer)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import WriterCommitMessage
 
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import BatchOf, Injector, InjectorError
 from millwheel.injectors.batches import finish_task, open_task
 from millwheel.injectors.spark.columns import RowReader, Rows
+from millwheel.injectors.spark.driver import TaskReport
 from millwheel.injectors.spark.errors import SinkError
 from millwheel.injectors.spark.loop import run
 from millwheel.injectors.spark.options import SinkOptions
@@ -21,7 +20,7 @@ from millwheel.rpc.clock import wall_now
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.errors import MillwheelError
 
-__all__ = ["TaskReport", "micro_batch", "write_partition"]
+__all__ = ["micro_batch", "write_partition"]
 
 log = logging.getLogger("millwheel.spark")
 
@@ -36,19 +35,6 @@ _FORMATS = {
 }
 _QUERY_PROPERTY = "sql.streaming.queryId"
 _BATCH_PROPERTY = "streaming.sql.batchId"
-
-
-@dataclass(frozen=True, slots=True)
-class TaskReport(WriterCommitMessage):
-    """What a task reports to the driver about one partition.
-
-    ``rows``: how many rows were sent and ACKed; 0 if the batch was committed before. ``newest``: the largest value of
-    the watermark's column, in microseconds.
-    """
-
-    batch: BatchOf
-    rows: int
-    newest: int | None
 
 
 def micro_batch(options: SinkOptions) -> BatchOf:

@@ -50,16 +50,17 @@ def inspect(
     Example: millwheel key inspect zeitgeist/window-counter "cat videos"
     """
     topology, computation = split_place(place)
-    found, failure = asyncio.run(_inspect(topology, computation, key, address, timeout))
+    found, failure, shown = asyncio.run(_inspect(topology, computation, key, address, timeout))
     if output is not OutputFormat.TABLE:
         print_plain(found, output)
         return
-    _print(found, failure)
+    _print(found, failure, shown)
 
 
 async def _inspect(
     topology: str, computation: str, key: str, address: str, timeout: float
-) -> tuple[dict[str, Any], wire.KeyFailure | None]:
+) -> tuple[dict[str, Any], wire.KeyFailure | None, str]:
+    """Return the key as plain values, its failure, and its state for people: empty, if that is the plain one."""
     raw = key.encode()
     if len(raw) > MAX_KEY_BYTES:
         raise RequestError(
@@ -95,7 +96,7 @@ async def _inspect(
         "stopped": status.stopped or None,
         "failure": None if failure is None else plain_failure(failure),
     }
-    return found, failure
+    return found, failure, status.state_shown
 
 
 def _state(answer: wire.InspectKeyResponse) -> Any:
@@ -118,7 +119,7 @@ def _timer(timer: wire.TimerStatus) -> dict[str, Any]:
     }
 
 
-def _print(found: dict[str, Any], failure: wire.KeyFailure | None) -> None:
+def _print(found: dict[str, Any], failure: wire.KeyFailure | None, shown: str) -> None:
     for name in ("key", "interval", "owner", "journal", "commit"):
         print(f"{name:<20} {found[name]}")
     if found["own_keys"]:
@@ -128,7 +129,7 @@ def _print(found: dict[str, Any], failure: wire.KeyFailure | None) -> None:
             f"{'not committed':<20} this is what commit {found['sealed_commit']} leaves; the store has not taken it yet"
         )
     state = "none" if found["state"] is None else msgspec.json.encode(found["state"]).decode()
-    print(f"{'state':<20} {found['state_error'] or state}")
+    print(f"{'state':<20} {found['state_error'] or shown or state}")
     print(f"{'hold':<20} {found['hold'] or 'none'}")
     print(f"{'pending records':<20} {found['pending_records']}, without those that wait in its interval's queue")
     print(f"{'pending productions':<20} {found['pending_productions']}")

@@ -16,6 +16,7 @@ from weakref import finalize
 import msgspec
 
 from millwheel.connectors.drivers import DatabaseError, is_of_record, mark_of, names_parameters
+from millwheel.connectors.progress import is_over, without_batch
 from millwheel.connectors.sink import Sink, SinkBatch, SinkShard, SinkWriter
 from millwheel.connectors.threads import CallThread
 from millwheel.sdk.error_texts import error_message
@@ -221,22 +222,19 @@ class _Writer(SinkWriter[T]):
 
     def _apart(self, batch: SinkBatch[T], found: _Progress) -> str:
         """What to do where the database stands elsewhere than the topology."""
-        shard, run = self._place.shard, self._place.run
-        if found.run > run:
-            return (
-                f"a later topology of the same name writes {self._name}, shard {shard}: this one is over. If that "
-                f"one was deleted, such as a fork, let this one begin: DELETE FROM {_PROGRESS} WHERE sink = "
-                f"'{self._name}' AND shard = {shard}. What it has written stays in the table"
-            )
+        shard, former = self._place.shard, without_batch(self._place, batch)
+        go_on = (
+            f"UPDATE {_PROGRESS} SET run = {former.run}, batch = {former.batch}, id = '{former.id}' "
+            f"WHERE sink = '{self._name}' AND shard = {shard} AND run = {found.run} AND id = '{found.id}'"
+        )  # with what was found, so that it changes nothing if it is run twice
+        if found.run > self._place.run:
+            return is_over(self._place, go_on)
         here = f"the table {_PROGRESS} has batch {found.batch} of {self._name}, shard {shard}"
-        if not batch.after:
-            return f"{here}, and another batch {batch.number} begins the same run: write to a sink of another name"
         which = " after another one of that number" if found.batch == batch.number - 1 else ""
         return (
             f"{here}, and batch {batch.number} comes next{which}: the topology or the database was set back to an "
-            "earlier time, and the other one was not. Set that back, too, or write to a sink of another name. Or set "
-            f"the row to run {run}, batch {batch.number - 1} and id {batch.after!r}: then the sink goes on, and what "
-            "is twice or missing in the table stays so"
+            "earlier time, and the other one was not. Set that back, too, or write to a sink of another name. Or go "
+            f"on, and what is twice or missing in the table stays so: {go_on}"
         )
 
     def _progress(self, shard: int) -> _Progress | None:

@@ -260,7 +260,8 @@ class _LogReader(SplitReader[T, LogPosition]):
         ended = batch.watermark == MAX_TIMESTAMP
         records = [(self._value(offset, value), Timestamp(time)) for offset, time, value in found]
         behind = 0 if ended else self._behind(self._at)
-        return Read(records, self._at, Timestamp(batch.watermark), ended, behind)
+        end = Timestamp(batch.watermark)
+        return Read(records, self._at, end, ended, behind, places=lambda index: _place(found[index][0]))
 
     def _behind(self, at: LogPosition) -> int:
         return max(self._tail.end - at.offset, 1)
@@ -269,7 +270,7 @@ class _LogReader(SplitReader[T, LogPosition]):
         try:
             return self._source.decode(value)
         except Exception as error:
-            return BadRecord(self._source.stream, f"offset {offset}", error_message(error), value[:_MOST_RAW])
+            return BadRecord(self._source.stream, _place(offset), error_message(error), value[:_MOST_RAW])
 
     def _begins_at_once(self, since: Timestamp, oldest: int) -> None:
         """The first record that is kept is as new as the beginning. So others of that time may be missing."""
@@ -306,3 +307,8 @@ def _look_at(coming: asyncio.Future[Batch]) -> None:
     """Take the error of a call whose reader was closed meanwhile."""
     if not coming.cancelled():
         coming.exception()
+
+
+def _place(offset: int) -> str:
+    """Where a record is in the log, for people."""
+    return f"offset {offset}"

@@ -24,7 +24,7 @@ from millwheel.connectors.source import (
     SplitReader,
     UnlikelyTimeError,
 )
-from millwheel.model.time import LAST_TIMESTAMP, MIN_TIMESTAMP, TimeDomain, Timestamp, from_datetime
+from millwheel.model.time import LAST_TIMESTAMP, MIN_TIMESTAMP, TimeDomain, TimeInt, Timestamp, from_datetime
 from millwheel.model.units import NEWEST_USUAL_US, OLDEST_USUAL_US, describe_unlikely, is_likely, wrong_unit
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
@@ -70,13 +70,13 @@ class SplitState(msgspec.Struct, Generic[P]):
 
     position: P | None = None
     """Where the next read begins. None: at the beginning."""
-    watermark: int = int(MIN_TIMESTAMP)
+    watermark: TimeInt = int(MIN_TIMESTAMP)
     """No later record of the split is older, except late ones."""
     records: int = 0
     """How many records were read."""
     behind: int | None = None
     """How many records waited in the split after the last read, if the source knows."""
-    read_at: int = 0
+    read_at: TimeInt = 0
     """When the last record was read, by the wall clock."""
     ended: bool = False
     """Whether the split has no more records."""
@@ -293,8 +293,8 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         self._most[ctx.key] = most = max(fit // 2, 1)
         return UsageError(
             f"split {ctx.key!r}: the first {fit:,} of {count:,} records of a read have {ctx._produced:,} bytes as they "
-            f"are stored, and {MOST_BYTES:,} is the limit. The next read gets {most:,} records. If this goes on, the "
-            "source does not heed most_records of its reader"
+            f"are stored, and {MOST_BYTES:,} is the limit. The next read gets {most:,} records. If this goes on, "
+            "the source's reader returns more records than its most_records"
         )
 
     def _let_grow(self, ctx: Context[SplitState[P]], count: int) -> None:

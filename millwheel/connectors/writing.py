@@ -18,7 +18,7 @@ from millwheel.connectors.handles import CALL_SECONDS, Handles
 from millwheel.connectors.sink import Sink, SinkBatch, SinkShard, SinkWriter
 from millwheel.model.limits import MAX_VALUE_BYTES
 from millwheel.model.stream_names import full_name
-from millwheel.model.time import LAST_TIMESTAMP, TimeDomain, Timestamp
+from millwheel.model.time import LAST_TIMESTAMP, TimeDomain, TimeInt, Timestamp
 from millwheel.sdk.codecs import ValueCodec
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
@@ -84,7 +84,7 @@ class Written(msgspec.Struct):
     """The full name of the sink at the last write."""
     batch: int = 0
     records: int = 0
-    at: int = 0
+    at: TimeInt = 0
     """When, by the wall clock."""
 
 

@@ -112,6 +112,8 @@ class Catalog:
         self.topologies: dict[str, catalog.TopologyRecord] = {}
         self.logs: dict[str, catalog.StreamLogRecord] = {}
         self.workers: dict[str, catalog.WorkerRecord] = {}
+        self.departures: dict[str, catalog.WorkerRecord] = {}
+        """The last records of workers that were stopped in order lately, and are not back."""
         self.authorities: dict[int, catalog.AuthorityRecord] = {}
         self.masters: dict[str, catalog.MasterRecord] = {}
         self.retired: dict[str, IncarnationId] = {}
@@ -208,6 +210,7 @@ class Catalog:
             keys.TOPOLOGIES: self.topologies,
             keys.LOGS: self.logs,
             keys.WORKERS: self.workers,
+            keys.DEPARTURES: self.departures,
             keys.AUTHORITIES: self.authorities,
             keys.MASTERS: self.masters,
             keys.RETIRED: self.retired,
@@ -275,8 +278,8 @@ class Catalog:
             self._put_chunk(key, IncarnationId(names[0]), int(names[1]), value)
         elif kind == keys.LOGS:
             self.logs[names[0]] = catalog.StreamLogRecord.FromString(value)
-        elif kind == keys.WORKERS:
-            self.workers[names[0]] = catalog.WorkerRecord.FromString(value)
+        elif kind in (keys.WORKERS, keys.DEPARTURES):
+            self._records()[kind][names[0]] = catalog.WorkerRecord.FromString(value)
         elif kind == keys.AUTHORITIES:
             self.authorities[int(names[0])] = catalog.AuthorityRecord.FromString(value)
         elif kind == keys.MASTERS:

@@ -16,6 +16,7 @@ __all__ = [
     "BATCHES",
     "CANDIDATES",
     "CLUSTER_SETTINGS",
+    "DEPARTURES",
     "ELECTIONS",
     "EVENTS",
     "INJECTORS",
@@ -35,6 +36,7 @@ __all__ = [
     "candidate_key",
     "chunk_key",
     "chunks_prefix",
+    "departure_key",
     "event_key",
     "injector_key",
     "log_key",
@@ -51,6 +53,7 @@ TOPOLOGIES: Final = "topologies/"
 INTERVALS: Final = "intervals/"
 LOGS: Final = "logs/"
 WORKERS: Final = "workers/"
+DEPARTURES: Final = "departures/"
 MASTERS: Final = "masters/"
 RETIRED: Final = "retired/"
 RESTORES: Final = "restores/"
@@ -71,8 +74,8 @@ LEADERSHIP: Final = "leadership/master"
 SHARD_LEADERSHIPS: Final = "leadership/authority/"
 ELECTIONS: Final = "leadership/"
 """The prefix of the two above."""
-LEASED: Final = (WORKERS, MASTERS, AUTHORITIES, CANDIDATES, ELECTIONS)
-"""The prefixes of keys that announce processes. Such a key ends with a lease, or is written at each start."""
+LEASED: Final = (WORKERS, DEPARTURES, MASTERS, AUTHORITIES, CANDIDATES, ELECTIONS)
+"""The prefixes of keys that announce processes or their end. Such a key has a lease, or is written at each start."""
 
 
 _MAX_CACHED: Final = 10_000
@@ -107,6 +110,11 @@ def log_key(stream: str) -> str:
 def worker_key(worker_id: str) -> str:
     """The key of a worker's WorkerRecord, bound to the worker's lease."""
     return WORKERS + _quoted(worker_id)
+
+
+def departure_key(worker_id: str) -> str:
+    """The key of the last WorkerRecord of a worker that was stopped in order. It has a lease of its own, of a day."""
+    return DEPARTURES + _quoted(worker_id)
 
 
 def master_key(address: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
-from typing import Final, NewType
+from typing import Annotated, Final, NewType, TypeAlias
 
 __all__ = [
     "LAST_TIMESTAMP",
@@ -18,6 +18,7 @@ __all__ = [
     "MIN_TIMESTAMP",
     "Duration",
     "TimeDomain",
+    "TimeInt",
     "Timestamp",
     "days",
     "format_duration",
@@ -35,6 +36,8 @@ __all__ = [
 
 Timestamp = NewType("Timestamp", int)
 """Microseconds since 1970-01-01T00:00:00Z."""
+TimeInt: TypeAlias = Annotated[int, Timestamp]
+"""An integer in a stored type that is a time. What shows the value shows a time, and to the code it is any integer."""
 
 Duration = NewType("Duration", int)
 """A length of time in microseconds."""

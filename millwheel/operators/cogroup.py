@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import astuple
 
-from millwheel.model.time import Duration, Timestamp
+from millwheel.model.time import Duration, TimeInt, Timestamp
 from millwheel.operators.results import check_too_late, each_of
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation
 from millwheel.sdk.context import Context
@@ -37,7 +37,7 @@ class GroupInput(NamedTuple):
     stored: str
 
 
-class CoGroup(Computation[Any, dict[tuple[int, int], G]], Generic[G]):
+class CoGroup(Computation[Any, dict[tuple[TimeInt, TimeInt], G]], Generic[G]):
     """Calls a function with the records of a key and window, when the low watermark has passed the window's end.
 
     The function gets one list for each input, in the order of the records' encodings. The results have the window's end
@@ -99,9 +99,9 @@ class CoGroup(Computation[Any, dict[tuple[int, int], G]], Generic[G]):
         outputs = {self.output: self.result}
         return outputs if self.too_late is None else {**outputs, self.too_late: SAME_AS_INPUT}
 
-    def process_record(self, ctx: Context[dict[tuple[int, int], G]], record: Record[Any]) -> None:
+    def process_record(self, ctx: Context[dict[tuple[TimeInt, TimeInt], G]], record: Record[Any]) -> None:
         """Keep the record in its windows that have not ended. Those that are kept have results at once."""
-        kept: dict[tuple[int, int], Any] = ctx.state
+        kept: dict[tuple[TimeInt, TimeInt], Any] = ctx.state
         taken, late = False, record.late
         for window in self._windows_of(record.timestamp):
             if late and window.end <= ctx.watermark:  # only a late record is in a window that has ended
@@ -134,9 +134,9 @@ class CoGroup(Computation[Any, dict[tuple[int, int], G]], Generic[G]):
         self._keep(ctx, window, groups)
         return True
 
-    def process_timer(self, ctx: Context[dict[tuple[int, int], G]], timer: Timer) -> None:
+    def process_timer(self, ctx: Context[dict[tuple[TimeInt, TimeInt], G]], timer: Timer) -> None:
         """Produce the results of a window at its end, or delete a window that is no longer kept."""
-        kept: dict[tuple[int, int], Any] = ctx.state
+        kept: dict[tuple[TimeInt, TimeInt], Any] = ctx.state
         if timer.tag.startswith(PURGE):
             window = Window.from_tag(timer.tag.removeprefix(PURGE))
             groups = kept.pop(window, None)
@@ -154,7 +154,7 @@ class CoGroup(Computation[Any, dict[tuple[int, int], G]], Generic[G]):
             self._produce(ctx, window, self._last(lists))
             del kept[window]
 
-    def _given_up(self, ctx: Context[dict[tuple[int, int], G]], timer: Timer) -> None:
+    def _given_up(self, ctx: Context[dict[tuple[TimeInt, TimeInt], G]], timer: Timer) -> None:
         """Forget the window, or keep it: then it has its results with the next late record."""
         window = Window.from_tag(timer.tag.removeprefix(PURGE))
         if self.allowed_lateness and not timer.tag.startswith(PURGE) and window in ctx.state:

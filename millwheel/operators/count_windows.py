@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from millwheel.agg.aggregator import Aggregator
-from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, Duration, Timestamp
+from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, Duration, TimeInt, Timestamp
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.durations import check_duration
@@ -26,9 +26,9 @@ class Open(msgspec.Struct, Generic[A], array_like=True):
     """A window that is not full: how many records it has, the largest of their timestamps, and their accumulator."""
 
     count: int
-    latest: int
+    latest: TimeInt
     accumulator: A
-    until: int = MAX_TIMESTAMP
+    until: TimeInt = MAX_TIMESTAMP
     """When it is produced though it is not full."""
 
 

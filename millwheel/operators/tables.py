@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from millwheel.agg.reading import Of, Reader
-from millwheel.model.time import MAX_TIMESTAMP, Duration, Timestamp
+from millwheel.model.time import MAX_TIMESTAMP, Duration, TimeInt, Timestamp
 from millwheel.operators.joins import LEFT
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation
 from millwheel.sdk.context import Context
@@ -49,7 +49,7 @@ def _forget_after(ctx: Context[Any], at: int, keep: Duration | None, tag: str = 
         ctx.set_timer(Timestamp(min(max(at, ctx.watermark) + keep, MAX_TIMESTAMP)), tag)
 
 
-def _replaces(latest: list[tuple[int, T]], at: int, value: T, rank: Callable[[Any], Any] = rank_bytes) -> bool:
+def _replaces(latest: list[tuple[TimeInt, T]], at: int, value: T, rank: Callable[[Any], Any] = rank_bytes) -> bool:
     """Whether a record is newer than the latest one, if there is one: by timestamp, then by ``rank``."""
     if not latest:
         return True
@@ -71,7 +71,7 @@ def _rank_by(ties: Of, item: Any) -> Callable[[Any], Any]:
     return lambda value: (tie(value), rank_bytes(value))
 
 
-class Latest(Computation[Any, list[tuple[int, T]]], Generic[T]):
+class Latest(Computation[Any, list[tuple[TimeInt, T]]], Generic[T]):
     """Passes each record that is newer than all records of its key before, by timestamp.
 
     Of two records of the same timestamp the one with the larger tie is newer, then the one with the larger encoding. So
@@ -98,7 +98,7 @@ class Latest(Computation[Any, list[tuple[int, T]]], Generic[T]):
         """See Computation."""
         return {self.output: SAME_AS_INPUT}
 
-    def process_record(self, ctx: Context[list[tuple[int, T]]], record: Record[Any]) -> None:
+    def process_record(self, ctx: Context[list[tuple[TimeInt, T]]], record: Record[Any]) -> None:
         """Pass the record if it is newer."""
         at, value, latest = record.timestamp, record.value, ctx.state
         if not _replaces(latest, at, value, self._rank):
@@ -107,7 +107,7 @@ class Latest(Computation[Any, list[tuple[int, T]]], Generic[T]):
         _forget_after(ctx, at, self.keep)
         ctx.produce(self.output, value)
 
-    def process_timer(self, ctx: Context[list[tuple[int, T]]], timer: Timer) -> None:
+    def process_timer(self, ctx: Context[list[tuple[TimeInt, T]]], timer: Timer) -> None:
         """Forget the key."""
         if ctx.state and _is_over(ctx, timer, ctx.state[0][0], self.keep):
             del ctx.state
@@ -125,7 +125,7 @@ class Change(msgspec.Struct, Generic[T], frozen=True):
     weight: int
 
 
-class Changes(Computation[Any, list[tuple[int, T]]], Generic[T]):
+class Changes(Computation[Any, list[tuple[TimeInt, T]]], Generic[T]):
     """Produces what each record changes: the record of its key that arrived last, as a retraction, and then itself.
 
     Records are equal if their encodings are. An equal record changes nothing.
@@ -154,7 +154,7 @@ class Changes(Computation[Any, list[tuple[int, T]]], Generic[T]):
         """See Computation."""
         return {self.output: self.result}
 
-    def process_record(self, ctx: Context[list[tuple[int, T]]], record: Record[Any]) -> None:
+    def process_record(self, ctx: Context[list[tuple[TimeInt, T]]], record: Record[Any]) -> None:
         """Produce the changes, and renew the time."""
         value, last = record.value, ctx.state
         at: int = record.timestamp
@@ -172,7 +172,7 @@ class Changes(Computation[Any, list[tuple[int, T]]], Generic[T]):
         _forget_after(ctx, at, self.keep)
         ctx.produce(self.output, Change(value, 1))
 
-    def process_timer(self, ctx: Context[list[tuple[int, T]]], timer: Timer) -> None:
+    def process_timer(self, ctx: Context[list[tuple[TimeInt, T]]], timer: Timer) -> None:
         """Forget the key."""
         if ctx.state and _is_over(ctx, timer, ctx.state[0][0], self.keep):
             del ctx.state
@@ -238,8 +238,8 @@ class LatestJoin(Computation[Any, list[R]], Generic[R]):
 class BothTables(msgspec.Struct, Generic[L, R], array_like=True):
     """The newest record of each side of a key, if there is one, with its timestamp."""
 
-    left: list[tuple[int, L]] = msgspec.field(default_factory=list)
-    right: list[tuple[int, R]] = msgspec.field(default_factory=list)
+    left: list[tuple[TimeInt, L]] = msgspec.field(default_factory=list)
+    right: list[tuple[TimeInt, R]] = msgspec.field(default_factory=list)
 
 
 class TableJoin(Computation[Any, BothTables[L, R]], Generic[L, R]):
@@ -286,7 +286,7 @@ class TableJoin(Computation[Any, BothTables[L, R]], Generic[L, R]):
     def process_record(self, ctx: Context[BothTables[L, R]], record: Record[Any]) -> None:
         """Produce the result of both sides, if the record is the newest of its side."""
         at, value, tables = record.timestamp, record.value, ctx.state
-        mine: list[tuple[int, Any]] = tables.left if record.stream == LEFT else tables.right
+        mine: list[tuple[TimeInt, Any]] = tables.left if record.stream == LEFT else tables.right
         if not _replaces(mine, at, value):
             return
         mine[:] = [(at, value)]
@@ -299,7 +299,7 @@ class TableJoin(Computation[Any, BothTables[L, R]], Generic[L, R]):
     def process_timer(self, ctx: Context[BothTables[L, R]], timer: Timer) -> None:
         """Forget the record of one side."""
         tables = ctx.state
-        mine: list[tuple[int, Any]] = tables.left if timer.tag == LEFT else tables.right
+        mine: list[tuple[TimeInt, Any]] = tables.left if timer.tag == LEFT else tables.right
         if mine and _is_over(ctx, timer, mine[0][0], self.keep, timer.tag):
             mine.clear()
         if not tables.left and not tables.right:

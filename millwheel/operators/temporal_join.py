@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from millwheel.model.time import MAX_TIMESTAMP, Timestamp
+from millwheel.model.time import MAX_TIMESTAMP, TimeInt, Timestamp
 from millwheel.operators.joins import LEFT
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
@@ -27,8 +27,8 @@ R = TypeVar("R")
 class Versions(msgspec.Struct, Generic[L, R], array_like=True):
     """The left records of a key that wait for their time, and the right values by the time from which they hold."""
 
-    left: list[tuple[int, L]] = msgspec.field(default_factory=list)
-    right: list[tuple[int, R]] = msgspec.field(default_factory=list)
+    left: list[tuple[TimeInt, L]] = msgspec.field(default_factory=list)
+    right: list[tuple[TimeInt, R]] = msgspec.field(default_factory=list)
 
 
 class TemporalJoin(Computation[Any, Versions[L, R]], Generic[L, R]):

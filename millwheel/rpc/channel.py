@@ -14,9 +14,22 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.identity import ENVIRONMENT, TOKEN_ENVIRONMENT, process_tls, process_token
 from millwheel.rpc.renewed_channel import RenewedChannel
 from millwheel.rpc.security import client_credentials
-from millwheel.rpc.server import MAX_MESSAGE_BYTES, MAX_METADATA_BYTES
 
-__all__ = ["CHANNEL_OPTIONS", "DEFAULT_DEADLINE_SECONDS", "PASSING", "RETRYABLE", "open_channel", "retrying"]
+__all__ = [
+    "CHANNEL_OPTIONS",
+    "DEFAULT_DEADLINE_SECONDS",
+    "MAX_MESSAGE_BYTES",
+    "PASSING",
+    "RETRYABLE",
+    "open_channel",
+    "retrying",
+]
+
+MAX_MESSAGE_BYTES: Final = 64 << 20
+"""The largest message that either side accepts, in bytes."""
+
+_MAX_METADATA_BYTES: Final = 1 << 20
+"""The most metadata that a client accepts with a response, in bytes. A failed call has its error there."""
 
 DEFAULT_DEADLINE_SECONDS: Final = 10.0
 """Seconds that a unary call may take, unless its caller gives another limit."""
@@ -32,7 +45,7 @@ CHANNEL_OPTIONS: Final[Sequence[tuple[str, int]]] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     # Failures travel as metadata. By default gRPC would drop a list of about fifty problems.
-    ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+    ("grpc.max_metadata_size", _MAX_METADATA_BYTES),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),

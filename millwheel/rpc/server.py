@@ -12,6 +12,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
+from millwheel.rpc.channel import MAX_MESSAGE_BYTES
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.identity import TlsFiles
 from millwheel.rpc.parsing import Parsing
@@ -19,8 +20,6 @@ from millwheel.rpc.security import server_credentials
 
 __all__ = [
     "LOOPBACK",
-    "MAX_MESSAGE_BYTES",
-    "MAX_METADATA_BYTES",
     "SERVER_OPTIONS",
     "add_health",
     "bind",
@@ -30,12 +29,6 @@ __all__ = [
 
 LOOPBACK: Final = "127.0.0.1"
 """Where servers listen by default. Loopback keeps out other machines."""
-
-MAX_MESSAGE_BYTES: Final = 64 << 20
-"""The largest message that either side accepts, in bytes."""
-
-MAX_METADATA_BYTES: Final = 1 << 20
-"""The most metadata that a client accepts with a response, in bytes. A failed call has its error there."""
 
 SERVER_OPTIONS: Final[Sequence[tuple[str, int]]] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),

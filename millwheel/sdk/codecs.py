@@ -18,6 +18,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from types import NoneType
 from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
@@ -28,7 +29,7 @@ from millwheel.sdk.arrays import from_plain, is_numpy, plain_of
 from millwheel.sdk.defaults import default_of, makes_the_same
 from millwheel.sdk.error_texts import bare_message, error_message
 from millwheel.sdk.errors import UnsupportedTypeError, ValueDecodeError, ValueEncodeError
-from millwheel.sdk.exact_types import exact_test
+from millwheel.sdk.exact_types import Exact, exact_test
 from millwheel.sdk.records import described_decoder, exact_check, typed_encoder, verifying_encoder
 from millwheel.sdk.round_trip import ADVICE, Check, round_trip_check
 from millwheel.sdk.typeinfo import (
@@ -100,6 +101,20 @@ class ValueCodec:
 
 
 @dataclass(frozen=True, slots=True)
+class PlainEncoding:
+    """What ``encode`` and ``check`` of a ``StateCodec`` come to for the values of one class.
+
+    A commit encodes the state of each of its keys, so each call counts.
+    """
+
+    cls: type
+    encode: Encode
+    """Encodes a value of ``cls`` as the codec does. If it raises, the error of the codec's ``encode`` describes why."""
+    exact: Exact
+    """Whether a value needs no ``check``. False proves nothing."""
+
+
+@dataclass(frozen=True, slots=True)
 class StateCodec:
     """The codec of a computation's state."""
 
@@ -120,6 +135,10 @@ class StateCodec:
     """Whether None is a value of the type. None stands for no state."""
     present: Callable[[bytes], bytes] = bytes
     """Turns what is stored, of any version, into the bytes that the codec of this version encodes."""
+    plain: PlainEncoding | None = None
+    """How values of one class are encoded and checked with fewer calls. None: by ``encode`` and ``check`` alone."""
+    kind: Any = None
+    """The type. None: it is not known, or a state of it is no single value."""
 
     def verify(self, value: Any) -> bytes:
         """Encode a state, and check that the encoding can be decoded again; ValueEncodeError."""
@@ -174,9 +193,9 @@ def state_codec_for(state_type: Any, where: str, codec: Codec[Any] | None = None
     new = codec.new if codec is not None and codec.new is not None else default_of(state_type)
     equal = value_format is not ValueFormat.CUSTOM
     check = None if value_format is ValueFormat.RAW else round_trip_check(decode, f"{where}, state", name, equal=equal)
-    if check is not None and codec is None:
-        exact = exact_test(state_type)
-        check = check if exact is None else exact_check(exact, check)
+    exact = exact_test(state_type) if check is not None and codec is None else None
+    if check is not None and exact is not None:
+        check = exact_check(exact, check)
     try:
         first = new()
         encoded = _as_bytes(encode(first))
@@ -195,8 +214,18 @@ def state_codec_for(state_type: Any, where: str, codec: Codec[Any] | None = None
     checked = _checked_encode(state_type, encode, f"{where}, state", name)
     takes_none = first is None or accepts(state_type, type(None))
     default = encoded if makes_the_same(new) else None
+    first_class = _first_class(state_type)
+    plain = None if first_class is None or exact is None else PlainEncoding(first_class, encode, exact)
     return StateCodec(
-        name, new, checked, check, default, _wrapped_decode(decode, where, name, value_format), takes_none
+        name,
+        new,
+        checked,
+        check,
+        default,
+        _wrapped_decode(decode, where, name, value_format),
+        takes_none,
+        plain=plain,
+        kind=state_type,
     )
 
 
@@ -329,11 +358,19 @@ def _parts(info: msgspec_inspect.Type) -> list[tuple[str, msgspec_inspect.Type]]
 # Errors with the place of the fault.
 
 
-def _checked_encode(annotation: Any, encode: Encode, where: str, name: str) -> Encode:
+def _classes(annotation: Any) -> tuple[type, ...] | None:
+    """The classes of the type's values. None: of any."""
     classes = runtime_classes(annotation)
-    if classes is not None and Any in members(normalise(annotation)):
-        classes = None
-    only = classes[0] if classes is not None and len(classes) == 1 else None
+    return None if classes is None or Any in members(normalise(annotation)) else tuple(classes)
+
+
+def _first_class(annotation: Any) -> type | None:
+    """A class whose values are of the type without a further test: the first one but None's, if there is any."""
+    return next((one for one in _classes(annotation) or () if one is not NoneType), None)
+
+
+def _checked_encode(annotation: Any, encode: Encode, where: str, name: str) -> Encode:
+    classes, only = _classes(annotation), _first_class(annotation)
     no_bool = classes is not None and int in classes and bool not in classes
 
     def accepts_value(value: Any) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 from millwheel.model.limits import MAX_VALUE_BYTES
 from millwheel.model.time import LAST_TIMESTAMP, Timestamp
 from millwheel.sdk.context_timers import TimersAndHold
+from millwheel.sdk.effects import Production
 from millwheel.sdk.errors import (
     ProductionTimestampError,
     UndeclaredStreamError,
@@ -19,7 +20,7 @@ from millwheel.sdk.errors import (
     ValueEncodeError,
 )
 from millwheel.sdk.hook_faults import large_production, too_many
-from millwheel.sdk.scope import UNSET, OutputBinding, Production, Scope, StateCell
+from millwheel.sdk.scope import UNSET, OutputBinding, Scope, StateCell
 
 __all__ = ["Context"]
 

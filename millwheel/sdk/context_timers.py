@@ -7,9 +7,10 @@ from typing import Any, Final
 from millwheel.model.limits import MAX_TAG_BYTES
 from millwheel.model.time import TimeDomain, Timestamp
 from millwheel.model.units import NEWEST_USUAL_US, OLDEST_USUAL_US
+from millwheel.sdk.effects import TimerSetting
 from millwheel.sdk.errors import TooLargeError, UsageError
 from millwheel.sdk.hook_faults import check_unusual, no_domain, too_many
-from millwheel.sdk.scope import PAGES_TAG, Scope, TimerSetting
+from millwheel.sdk.scope import PAGES_TAG, Scope
 
 __all__ = ["TimersAndHold"]
 

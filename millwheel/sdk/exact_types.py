@@ -12,11 +12,12 @@ from inspect import getattr_static, ismemberdescriptor
 from itertools import count
 from keyword import iskeyword
 from types import NoneType, UnionType
-from typing import Any, Final, NewType, Union, get_args, get_origin
+from typing import Annotated, Any, Final, NewType, Union, get_args, get_origin
 from unicodedata import normalize
 
 import msgspec
 
+from millwheel.model.time import Timestamp
 from millwheel.sdk.typeinfo import cached_by_type
 
 __all__ = ["Exact", "exact_test", "is_writable"]
@@ -120,16 +121,21 @@ def _is_scalar(annotation: Any) -> bool:
 
 
 def _behind(annotation: Any) -> Any:
-    """The supertype of a NewType. An Annotated type may have constraints, so it stays unchanged."""
-    while isinstance(annotation, NewType):
-        annotation = annotation.__supertype__
-    return annotation
+    """The type behind a NewType, or behind a ``TimeInt``. Another Annotated type may have constraints, and stays."""
+    while True:
+        if isinstance(annotation, NewType):
+            annotation = annotation.__supertype__
+        elif get_origin(annotation) is Annotated and annotation.__metadata__ == (Timestamp,):
+            annotation = get_args(annotation)[0]
+        else:
+            return annotation
 
 
 def _is_plain_key(annotation: Any) -> bool:
     """Whether the type is a scalar or a tuple of scalars."""
     plain = _behind(annotation)
-    return _is_scalar(plain) or (get_origin(plain) is tuple and all(map(_is_scalar, get_args(plain))))
+    parts = get_args(plain) if get_origin(plain) is tuple else (plain,)
+    return all(_is_scalar(_behind(one)) for one in parts)
 
 
 def _is_plain_struct(cls: Any) -> bool:

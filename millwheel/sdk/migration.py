@@ -106,7 +106,9 @@ def versioned(
         return replace(codec, decode=decode_any, present=present)
     default = None if codec.default is None else marked(codec.default)
     check = None if codec.check is None else _unmarked(codec.check, head)
-    return replace(codec, encode=encode_marked, check=check, default=default, decode=decode_any, present=present)
+    return replace(
+        codec, encode=encode_marked, check=check, default=default, decode=decode_any, present=present, plain=None
+    )
 
 
 def _unmarked(check: Check, head: bytes) -> Check:

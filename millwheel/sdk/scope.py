@@ -1,9 +1,9 @@
-"""What contexts work on: what those of one interval share, a key's state, and the effects that they collect."""
+"""What contexts work on: what those of one interval share, and a key's state."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.limits import MAX_PRODUCTIONS
@@ -15,10 +15,8 @@ __all__ = [
     "ConnectorCounts",
     "GrowingStates",
     "OutputBinding",
-    "Production",
     "Scope",
     "StateCell",
-    "TimerSetting",
 ]
 
 UNSET: Any = object()
@@ -26,31 +24,6 @@ UNSET: Any = object()
 
 PAGES_TAG: Final = "millwheel/pages"
 """The tag of the timer that deletes pages of a growing state. Users set no timer with it."""
-
-
-class TimerSetting(NamedTuple):
-    """A timer that a hook set. ``cause`` is the timestamp of the record or timer that the hook ran for.
-
-    ``origin`` is the position that the commit assigns when it journals the timer. A replaced timer gets a new one.
-    """
-
-    at: int
-    hold: int | None
-    cause: int
-    origin: int = 0
-
-
-class Production(NamedTuple):
-    """A record that a hook produced. ``targets`` are its consumers (incarnation ids), each with the record's key there.
-
-    ``origin`` identifies the input of the hook. It is used for deterministic production ids (weak productions).
-    """
-
-    stream: str
-    value: bytes
-    timestamp: int
-    targets: tuple[tuple[IncarnationId, bytes], ...]
-    origin: Any = None
 
 
 class OutputBinding:

@@ -78,6 +78,9 @@ _AUTHORITY_JOURNAL = "authority.0"
 _WORKER_ID = "dev"
 _LEASE_SECONDS = 10.0
 """Seconds of a lease, by the coordinator's :class:`LoopClock`. A standstill of the process ends no lease."""
+_FLUSH_US = 5_000_000
+"""Maximum microseconds that a state row stays behind the journal if nothing waits for the row. A key that changes all
+the time is written so often, and costs as much each time as a few records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +255,11 @@ async def _start_worker(
             address,
             path / "packages",
             lease=_LEASE_SECONDS,
-            core=IntervalSettings(cache_bytes=settings.cache_bytes, columns_from=columns_from(settings.columns)),
+            core=IntervalSettings(
+                cache_bytes=settings.cache_bytes,
+                flush_interval=_FLUSH_US,
+                columns_from=columns_from(settings.columns),
+            ),
             check_values=settings.check_values,
             slow_hook=settings.slow_hook,
             admit_code=admit_code,

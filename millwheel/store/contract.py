@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+import msgspec
+
 from millwheel.errors import CorruptValueError, StoreError
 from millwheel.model.incarnation import IncarnationId
 
@@ -115,11 +117,11 @@ class Append:
     sync: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class StateRow:
+class StateRow(msgspec.Struct, frozen=True, gc=False):
     """Everything that is stored for one key, as commit ``commit`` left it.
 
-    An empty blob means that the key has no state. Such a row is written, but reads treat it as absent.
+    An empty blob means that the key has no state. Such a row is written, but reads treat it as absent. It is a Struct,
+    because many are made at once, and a frozen dataclass takes ten times as long to make.
     """
 
     key: bytes

@@ -9,7 +9,7 @@ import msgspec
 
 from millwheel.agg.aggregator import Aggregator, result_type_of
 from millwheel.agg.numbers import one_more
-from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, Duration, TimeDomain, Timestamp
+from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, Duration, TimeDomain, TimeInt, Timestamp
 from millwheel.sdk.columns import ColumnWindows
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation
 from millwheel.sdk.context import Context
@@ -44,7 +44,7 @@ class Pane(msgspec.Struct, Generic[A], array_like=True):
     """When the timer of the next early result is due; 0: none is set. Invariant: none is after the window's end."""
 
 
-Panes = dict[tuple[int, int], Pane[A]]
+Panes = dict[tuple[TimeInt, TimeInt], Pane[A]]
 """By a window's start and end, in microseconds."""
 
 _NONE: Final = Duration(0)

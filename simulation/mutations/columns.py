@@ -46,8 +46,35 @@ rewriting(
     "G15",
     "a record of a key is not added before an earlier one that waits for its hook",
     PaneGate,
-    "if not later:",
-    "if True:",
+    "(key := keys[place]) in ran or first.get(key, place) < place",
+    "False",
+    seeds=0,
+    test="tests/worker/interval/test_panes_beside_hooks.py::test_no_record_is_added_before_one_that_needs_a_hook",
+    why=_FEW,
+)
+
+rewriting(
+    "records-added-behind-a-hook",
+    "G15",
+    "a record waits for the commit of an earlier hook of its key, which may be undone until then",
+    PaneGate,
+    "(key := keys[place]) in ran or first",
+    "(key := keys[place]) in self._blocked.keys or first",
+    seeds=0,
+    test="tests/worker/interval/test_panes_beside_hooks.py::test_a_hook_that_is_undone_has_nothing_added_behind_it",
+    why=_FEW,
+)
+
+rewriting(
+    "panes-judged-by-rows-of-records",
+    "G8",
+    "a pane whose result can be made is not given up because its key's row was read for a record",
+    BlockedKeys,
+    "panes.mover.asked.get(key) == window.timer",
+    "key in panes.mover.asked",
+    seeds=0,
+    test="tests/worker/interval/test_panes_beside_hooks.py::test_a_pane_is_judged_by_a_row_that_was_read_for_it",
+    why=_FEW,
 )
 
 rewriting(
@@ -55,7 +82,7 @@ rewriting(
     "G7",
     "the end of a window by columns holds the output watermark",
     IntervalPump.held,
-    "self._state.panes.first_end",
+    "panes.first_end if panes.windows else None",
     "None",
     seeds=0,
     test=_CORE + "a_due_pane_of_a_failing_record_comes_before_it",
@@ -149,10 +176,10 @@ rewriting(
 rewriting(
     "records-before-due-panes",
     "G5",
-    "a due pane of a blocked key moves before the key's record or timer runs again",
+    "a due pane of a blocked key comes before the key's record or timer runs again",
     BlockedKeys,
-    "item is not None and self.firing.panes.move_due(key, item)",
-    "False",
+    "(item is not None or window.timer == blocked.failing)",
+    "item is None and window.timer == blocked.failing",
     seeds=0,
     test=_CORE + "a_due_pane_of_a_failing_record_comes_before_it",
     why=_FEW,
@@ -162,9 +189,9 @@ rewriting(
     "panes-not-ahead",
     "G5",
     "panes of a merged parent that were due are due before the child's watermark reaches them",
-    Firing.run_ahead,
-    "if self._produce_ahead(key, upto, above) and ",
-    "if ",
+    Firing,
+    "self._pane_table.of_key(key, upto) if domain is TimeDomain.EVENT_TIME else ()",
+    "()",
     seeds=0,
     test=_CORE + "due_panes_come_in_order_after_a_merge",
     why=_FEW,
@@ -183,12 +210,24 @@ rewriting(
 )
 
 rewriting(
+    "failed-panes-forgotten",
+    "G8",
+    "a pane that cannot move is tried again at delays that grow, and given up as the failure policy says",
+    BlockedKeys,
+    "(item is not None or window.timer == blocked.failing)",
+    "item is not None",
+    seeds=0,
+    test="tests/worker/interval/test_panes_beside_hooks.py::test_a_damaged_row_is_read_again_after_delays_that_grow",
+    why=_FEW,
+)
+
+rewriting(
     "moves-that-cannot-be-sealed",
     "G8",
     "a move that cannot be sealed waits for a later try",
     BlockedKeys.failed,
-    "if item is None and moved and not (timers or records):",
-    "if False:",
+    "item is None and moved and not (timers or records)",
+    "False",
     seeds=0,
     test=_CORE + "a_move_that_cannot_be_sealed_waits_for_a_later_try",
     why=_FEW,

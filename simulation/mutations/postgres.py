@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millwheel.connectors.postgres import copying, peeking, source, tables, transactions
+from millwheel.connectors.postgres import copying, peeking, shapes, source, tables, transactions
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
@@ -163,7 +163,7 @@ rewriting(
     "G1",
     "keys are compared by the operators of their index",
     tables,
-    "self._find_operators(shape.path)",
+    "find_operators(self._connection, shape.path)",
     "None",
     seeds=0,
     test=f"{_TABLES}test_an_order_of_another_schema_is_that_of_the_key",
@@ -174,9 +174,9 @@ rewriting(
     "unpublished-table-copied-whole",
     "G1",
     "a table that leaves the publication is copied no further",
-    tables,
+    shapes,
     "raise place.not_published(kind)",
-    'return tuple(self._fields), ""',
+    'return tuple(fields), ""',
     seeds=0,
     test=f"{_TABLES}test_what_a_publication_no_longer_has_is_not_copied",
     why=_WHY,
@@ -187,7 +187,7 @@ rewriting(
     "G7",
     "no row of a copy is late",
     peeking,
-    "return Read(records, position, MIN_TIMESTAMP, behind=1)",
+    "return Read(records, position, MIN_TIMESTAMP, behind=1, places=place)",
     "return Read(records, position, behind=1)",
     seeds=0,
     test=f"{_COPY}test_no_row_of_a_copy_is_late",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millwheel.connectors import progress as shard_progress
 from millwheel.connectors.cassandra import columns, progress, rows, writer
 from simulation.mutations.base import rewriting
 
@@ -122,7 +123,7 @@ rewriting(
     "runs-that-cannot-begin",
     "G1",
     "the statement of an error lets the first batch of a run follow",
-    progress,
+    shard_progress,
     "place.run if batch.after else place.run - 1",
     "place.run",
     seeds=0,

@@ -124,8 +124,8 @@ async def test_an_operator_can_advance_a_quiet_stream(server: Server) -> None:
         await injector.advance(5_000_000)
         await injector.idle()
     quiet = await explained(server, "injector process 'reader' is idle")
-    assert "raise it by `millwheel injector advance words/spoken reader --to now`, or, only if it never" in quiet.out
-    assert "the stream ends if no other process is left: `millwheel injector finish words/spoken reader`" in quiet.out
+    assert "raise it by `millwheel injector advance words/spoken reader --to now`. Only if it never" in quiet.out
+    assert "no other process is left: `millwheel injector finish words/spoken reader`" in quiet.out
     advance = ("injector", "advance", "spoken", "reader", "--to")
     asked = await run_cli(server.address, *advance, "now")
     assert asked.code == 2

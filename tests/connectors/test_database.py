@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -187,9 +188,9 @@ def test_another_batch_of_a_number_is_no_repetition(tmp_path: Path) -> None:
         for other in (batch(2, 20, id="2b"), batch(3, 30, id="3b"), batch(4, 40, id="4b", after="3b")):
             with pytest.raises(DatabaseError, match=f"has batch 3 .* batch {other.number} comes next"):
                 await writer.write(other)
-        with closing(connect()) as connection:  # what the message says
-            connection.execute("UPDATE millwheel_progress SET batch = 1, id = '1'")
-            connection.commit()
+        with pytest.raises(DatabaseError) as no:
+            await writer.write(batch(2, 20, id="2b"))
+        follow(connect, no)
         await writer.write(batch(2, 20, id="2b"))
 
     with_writers(database(connect, INSERT), place(), do=do)
@@ -215,16 +216,31 @@ def test_a_fork_begins_in_a_row_of_its_own(tmp_path: Path) -> None:
     assert found == [("fork/sales-table", 3, "3"), ("shop/sales-table", 2, "2b")]
 
 
-def test_another_first_batch_of_a_run_is_refused(tmp_path: Path) -> None:
+@pytest.mark.guarantee("G1")
+@pytest.mark.parametrize("run", [1, 2], ids=["of a former fork", "after a restore"])
+def test_another_first_batch_can_go_on(tmp_path: Path, run: int) -> None:
     connect = made(tmp_path / "shop.db")
 
-    async def do(writer: SinkWriter[Sale]) -> None:
-        await writer.write(batch(1, 10))
-        with pytest.raises(DatabaseError, match="another batch 1 begins the same run"):
-            await writer.write(batch(1, 11, id="1b"))
+    async def do(there: SinkWriter[Sale], other: SinkWriter[Sale]) -> None:
+        await there.write(batch(1, 10))
+        await there.write(batch(2, 20))
+        with pytest.raises(DatabaseError, match=r"this one is over|batch 1 comes next") as no:
+            await other.write(batch(1, 11, id="1b"))
+        follow(connect, no)
+        await other.write(batch(1, 11, id="1b"))
+        await other.write(batch(1, 11, id="1b"))
 
-    with_writers(database(connect, INSERT), place(), do=do)
-    assert [cents for _, cents in rows(connect)] == [10]
+    with_writers(database(connect, INSERT), place(run=2), place(run=run), do=do)
+    assert [cents for _, cents in rows(connect)] == [10, 20, 11]
+
+
+def follow(connect: Callable[[], sqlite3.Connection], error: pytest.ExceptionInfo[DatabaseError]) -> None:
+    """Run the statement that an error proposes."""
+    found = re.search(r"UPDATE .* shard = \d+", str(error.value))
+    assert found is not None
+    with closing(connect()) as connection:
+        connection.execute(found[0])
+        connection.commit()
 
 
 async def never(*writers: SinkWriter[Any]) -> None:

@@ -157,6 +157,19 @@ def test_a_message_that_cannot_be_read_stops_its_split(plant: Plant) -> None:
         assert bad.raw == b'{"number": "x"}'
 
 
+def test_a_message_whose_time_fails_has_its_topic(plant: Plant) -> None:
+    topology = mw.Topology("plant")
+    source = mqtt.source(f"{plant.name}/#", Measured, server=plant.broker.url, client=plant.name)
+    topology.source("measured", Measured, source, timestamp=lambda one: mw.Timestamp(one.number), bad="unreadable")
+    with running(topology) as harness:
+        plant.send(1)
+        for _ in range(round(patience(200))):
+            if harness.values("unreadable"):
+                break
+            harness.advance_clock(mw.seconds(1))
+        assert [bad.place for bad in harness.values("unreadable")] == [f"a message of the topic {plant.name}/a"]
+
+
 def test_a_message_has_its_topic_and_properties(plant: Plant) -> None:
     topology = mw.Topology("plant")
     read = mqtt.source(f"{plant.name}/+", mqtt.MqttMessage, server=plant.broker.url, client=plant.name)

@@ -315,7 +315,7 @@ def test_a_deleted_fork_can_be_made_again(shop: Database) -> None:
         ) as refused:
             await again.write(batch(7, 70, after=""))
         await again.close()
-        statement = str(refused.value).partition("begin: ")[2].partition(". What")[0]
+        statement = str(refused.value).partition("go on: ")[2].partition(". What")[0]
         shop.run(statement)
         again = await sink(shop).open_writer(place(run=1))
         await again.write(batch(7, 70, after=""))

@@ -422,6 +422,21 @@ def cents_of(change: ChangedRow[Sale]) -> int:
     return change.row.cents
 
 
+def test_a_change_whose_time_fails_has_its_lsn(shop: Database) -> None:
+    topology = mw.Topology("shop")
+    topology.source(
+        "sales", ChangedRow[Sale], sales(shop), timestamp=lambda one: mw.Timestamp(one.row.cents), bad="unreadable"
+    )
+    begun(shop)
+    with running(topology) as harness:
+        shop.run("INSERT INTO sales VALUES ('tea', 1), ('milk', 2)")
+        while not harness.values("unreadable"):  # the database takes real time
+            harness.advance_clock(mw.seconds(1))
+        places = [bad.place for bad in harness.values("unreadable")]
+    assert [place.partition(", ")[2] for place in places] == ["change 1", "change 2"]
+    assert all(place.startswith("LSN 0/") for place in places)
+
+
 def ends_sessions(shop: Database) -> None:
     shop.run(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid != pg_backend_pid() AND datname IS NOT NULL"

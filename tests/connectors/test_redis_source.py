@@ -369,6 +369,16 @@ def test_an_entry_that_cannot_be_read_stops_its_stream(bus: Bus) -> None:
         assert json.loads(bad.raw) == {"item": "tea", "cents": "many"}
 
 
+def test_an_entry_whose_time_fails_has_its_id(bus: Bus) -> None:
+    topology = mw.Topology("shop")
+    source = redis.source(bus.name, Sale, server=bus.url)
+    topology.source("sales", Sale, source, timestamp=lambda sale: mw.Timestamp(sale.cents), bad="unreadable")
+    with running(topology) as harness:
+        bus.add(1)
+        go_on(harness)
+        assert [bad.place for bad in harness.values("unreadable")] == [f"entry {NOON // 1_000 + 1}-0"]
+
+
 def test_a_key_of_another_type_is_named(bus: Bus) -> None:
     with running(bus.topology()) as harness:
         bus.client.set(bus.name, "text")

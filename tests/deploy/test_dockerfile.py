@@ -38,6 +38,12 @@ def test_it_sets_variables_that_there_are() -> None:
     assert unknown(dockerfile.environment()) == set()
 
 
+def test_the_image_has_what_the_settings_may_ask_of_a_daemon() -> None:
+    """``worker.columns`` and traces need the extras. The other extras are for users' programs."""
+    (extras,) = re.findall(r'"\$1\[([\w,]+)\]"', FILE.read_text())
+    assert extras.split(",") == ["columns", "otel"]
+
+
 def test_the_base_is_pinned_and_the_daemon_gets_signals() -> None:
     (base,) = {one.rest.split()[0] for one in instructions() if one.word == "FROM" and "/" in one.rest}
     assert re.search(r"@sha256:[0-9a-f]{64}$", base)

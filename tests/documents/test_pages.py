@@ -81,6 +81,9 @@ NOT_RUN = {
     "make install && source .venv/bin/activate": INSTALLS,
     "pip install '.[arrow]'": INSTALLS,
     "pip install '.[spark]'": INSTALLS,
+    'python compile_spark.py $(python -c "import pyspark; print(pyspark.__path__[0])")/python/lib/*.zip': (
+        "it changes the installation: tests/spark/test_first_batch.py tries it"
+    ),
     'make test ARGS="tests/model -k split"': ITSELF,
     ".venv/bin/pytest -s tests/system/test_sync.py": ITSELF,
     "make test-restarts": "takes minutes",

@@ -1,7 +1,8 @@
 """A data directory of ``start-dev`` that a version wrote and never closed: ``python -m tests.formats.database``.
 
-It has base parts and entries after them, states with pages, timers, a window, logs with segments, a durable cursor, an
-injector process with positions, and the code package. The next version goes on from there.
+It has journals of two owners, states with pages, timers, a window, which is by columns from format 3 on, logs with
+segments, a durable cursor, an injector process with positions, and the code package. The next version goes on from
+there.
 """
 
 from __future__ import annotations
@@ -55,9 +56,9 @@ def counts_of(upto: int) -> Counter[str]:
     return Counter(word(number).text for number in range(upto))
 
 
-async def feed(server: Server, first: int, end: int, promise: int) -> int:
+async def feed(address: str, first: int, end: int, promise: int) -> int:
     """Send words by position, and promise a watermark. Return how many ACKs were for words that were known."""
-    async with asyncio.timeout(patience(60)), Injector("words", address=server.address, process="p") as injector:
+    async with asyncio.timeout(patience(60)), Injector("words", address=address, process="p") as injector:
         for number in range(first, end):
             await injector.send(word(number), timestamp=mw.Timestamp(NOON_US + number), position=number)
         await injector.advance(mw.Timestamp(promise))
@@ -81,13 +82,13 @@ async def read(server: Server, stream: str, kind: Any, count: int) -> list[Any]:
 
 
 async def _record(folder: Path) -> None:
-    server = Server(folder / "db", folder / "log")
+    server = Server(folder / "db", folder / "log", options=["--columns"])
     async with server:
         await submit_copy(server.address, recorded_program.__file__, "recorded", folder)
-        await feed(server, 0, FIRST_HALF // 2, NOON_US)
-        assert await server.stop() == 0  # it writes base parts
+        await feed(server.address, 0, FIRST_HALF // 2, NOON_US)
+        assert await server.stop() == 0
         await server.start()
-        await feed(server, FIRST_HALF // 2, FIRST_HALF, NOON_US + FIRST_HALF)
+        await feed(server.address, FIRST_HALF // 2, FIRST_HALF, NOON_US + FIRST_HALF)
         assert len(await read(server, "seen", Seen, READ_BEFORE)) == READ_BEFORE
         await server.kill()
 

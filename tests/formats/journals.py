@@ -99,7 +99,7 @@ def _write_pane(_: Any) -> bytes:
     fold = fold_of(combined(_AGGREGATES).bind(_Bid))
     assert fold is not None
     table = PaneTable(fold)
-    window = table.window((0, 10, table.form), fold.kinds)
+    window = table.changing((0, 10, table.form), fold.kinds)
     window.added.append((window.rows_of([b"cat"] * len(_BIDS)), fold.read(_BIDS)))
     (change,) = seal_changes(table)
     return interval.encode_part(change)

@@ -88,6 +88,7 @@ def _names(_: Any) -> bytes:
                 catalog_keys.chunk_key(_ID, 3),
                 catalog_keys.log_key("words/spoken"),
                 catalog_keys.worker_key("w/1"),
+                catalog_keys.departure_key("w/1"),
                 catalog_keys.master_key("127.0.0.1:7433"),
                 catalog_keys.retired_key("count.7.j1"),
                 catalog_keys.authority_key(2),

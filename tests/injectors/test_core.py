@@ -43,8 +43,10 @@ from millwheel.client.injector.resending import MAX_COPIES
 from millwheel.client.injector.routing import ConsumerRouting, Route, StreamRouting
 from millwheel.client.injector.unacked import unacked_by_consumer
 from millwheel.model.incarnation import IncarnationId
-from millwheel.model.keys import ALL_KEYS
+from millwheel.model.keys import ALL_KEYS, KeyInterval
+from millwheel.model.limits import MAX_KEY_BYTES
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.rpc.channel import MAX_MESSAGE_BYTES
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.errors import UsageError
 
@@ -128,6 +130,26 @@ def test_batches_are_bounded_in_bytes_too() -> None:
     columns = Columns(values, [0] * 5, {IncarnationId("c"): [b"k"] * 5}, SCOPE, range(5))
     out = sends(step(core, columns, 0)) + sends(step(core, Tick(), 5_000))
     assert [list(send.values) for send in out] == [[b"abc", b"def"], [b"ghi"], [b"0123456789"], [b"x"]]
+
+
+@pytest.mark.guarantee("G13")
+def test_a_batch_with_the_longest_keys_fits_into_a_message() -> None:
+    limits, framing = Limits(), 64
+    assert limits.batch_records * (MAX_KEY_BYTES + framing) + limits.batch_bytes < MAX_MESSAGE_BYTES // 3
+
+
+def test_records_go_to_their_intervals_in_order() -> None:
+    routes = [Route(KeyInterval(b"", b"m"), "j1", "a"), Route(KeyInterval(b"m", None), "j2", "a")]
+    core = opened(of=routing(one(*routes)))
+    keys = {IncarnationId("c"): [b"z", b"a", b"m", b"b"]}
+    out = sends(step(core, Columns([b"1", b"2", b"3", b"4"], [5, 6, 7, 8], keys, SCOPE, range(4)), 0))
+    out += sends(add(opened(of=routing(one(*routes))), [1], key=b"z"))
+    sent = [(send.journal, send.keys, send.values, send.timestamps, send.ids) for send in out]
+    assert sent == [
+        ("j2", [b"z", b"m"], [b"1", b"3"], [5, 7], [0, 2]),
+        ("j1", [b"a", b"b"], [b"2", b"4"], [6, 8], [1, 3]),
+        ("j2", [b"z"], [b"v1"], [50], [1]),
+    ]
 
 
 @pytest.mark.guarantee("G13")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -26,6 +24,7 @@ from millwheel.server.dev_server import DevServer
 from tests.injectors.conftest import Submit
 from tests.injectors.test_with_server import everything
 from tests.patience import patience, until
+from tests.system.server import run_cli
 
 FIELD = TimestampField("t", TimeUnit.MICROSECONDS)
 
@@ -228,20 +227,9 @@ Outcome = tuple[int, str, str]
 
 async def command(server: DevServer, *arguments: str, **environment: str) -> Outcome:
     """The exit code, output and errors of the command line."""
-
-    def run() -> Outcome:
-        program = [sys.executable, "-c", "from millwheel.cli.main import main; main()", *arguments]
-        done = subprocess.run(
-            [*program, "--address", server.address],
-            capture_output=True,
-            text=True,
-            timeout=patience(60),
-            check=False,
-            env={**os.environ, "COLUMNS": "200", **environment},
-        )
-        return done.returncode, done.stdout, done.stderr
-
-    return await asyncio.to_thread(run)
+    whole = [*arguments, "--address", server.address]
+    done = await run_cli("", *whole, timeout=patience(60), variables=environment)
+    return done.code, done.out, done.err
 
 
 async def states(server: DevServer) -> dict[str, str]:

@@ -39,9 +39,9 @@ def test_a_computation_with_a_long_queue_is_named() -> None:
     (found,) = backlog_problems(known, reported(known), ())
     text = found.text
     assert text == (
-        "computation zeitgeist/window-counter is behind: its oldest work has waited for 1 min 30 s, 2,000 records "
-        "wait, and it takes 9 a second; its workers (w1) are busy all the time: start more workers, and balancing "
-        "moves intervals there"
+        "computation zeitgeist/window-counter is behind: its oldest work has waited for 1 min 30 s. 2,000 records "
+        "wait, and it takes 9 a second. Its workers (w1) are busy all the time. Start more workers, and balancing "
+        "moves intervals there. Without more, it catches up by itself if fewer records come than it takes"
     )
 
 
@@ -59,7 +59,7 @@ def test_a_backlog_of_workers_with_time_has_another_cause() -> None:
     known = running()
     (found,) = backlog_problems(known, reported(known, busy=0.1), ())
     text = found.text
-    assert "its workers (w1) have time left" in text
+    assert "Its workers (w1) have time left" in text
 
 
 @pytest.mark.parametrize(

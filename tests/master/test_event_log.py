@@ -30,6 +30,7 @@ from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import cluster_pb2 as cluster_wire
 from millwheel.rpc.v1 import topology_pb2 as specs
+from millwheel.rpc.v1.common_pb2 import Endpoint
 from tests.master.harness import Cluster, Master, topology
 
 
@@ -222,10 +223,24 @@ def test_workers_and_failures_are_noted_at_their_begin_and_end() -> None:
     ]
 
 
+def departed(name: str, started: int = 0) -> dict[str, catalog.WorkerRecord]:
+    return {name: catalog.WorkerRecord(endpoint=Endpoint(worker_id=name, address="h:1"), started_at_us=started)}
+
+
+def test_the_departure_of_an_earlier_life_says_nothing() -> None:
+    """A version that does not know departures starts a worker again, and leaves the record."""
+    watch, before = EventWatch({}), departed("a", started=1)
+    watch.observe(departed("a", started=2), [], left=before)
+    assert kinds(watch.observe({}, [], left=before)) == [("worker.lost", "a")]
+    assert watch.left == {}
+    watch.observe(departed("a", started=3), [], left=before)
+    assert kinds(watch.observe({}, [], left=departed("a", started=3))) == [("worker.left", "a")]
+
+
 def test_a_new_leader_knows_who_was_stopped_in_order() -> None:
     watch = EventWatch({})
     found = watch.observe(workers("a", "b"), [])
-    found += watch.observe(workers("b"), [], left={"a": "h:1"})
+    found += watch.observe(workers("b"), [], left=departed("a"))
     assert kinds(found)[-1] == ("worker.left", "a")
     assert watch.left == {"a": "h:1"}
     log = {number: one.SerializeToString() for number, one in enumerate(found, 1)}
@@ -242,7 +257,7 @@ def test_only_the_last_that_left_are_remembered() -> None:
     watch = EventWatch({})
     for number in range(1_002):
         watch.observe(workers(f"w{number}"), [])
-        watch.observe({}, [], left={f"w{number}": "h:1"})
+        watch.observe({}, [], left=departed(f"w{number}"))
     watch.observe({}, [])
     assert list(watch.left) == [f"w{number}" for number in range(2, 1_002)]
 

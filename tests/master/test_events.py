@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from millwheel.client.control import ControlClient
-from millwheel.coordination.contract import KeyChange, Put
-from millwheel.master.departures import Departures
+from millwheel.coordination.contract import Put
 from millwheel.master.metrics import MasterCollector
-from millwheel.model.catalog import Catalog
-from millwheel.model.catalog_keys import worker_key
-from millwheel.model.key_values import KeyValue, PrefixSnapshot
+from millwheel.master.replica import MasterReplica
+from millwheel.model.catalog_keys import departure_key, worker_key
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import cluster_pb2 as wire
 from millwheel.rpc.v1.common_pb2 import Endpoint
+from millwheel.store.memory import MemoryStore
 from millwheel.worker.process.registration import Registration
+from tests.coordination.memory import MemoryCoordinator
+from tests.master.replica import replica
 from tests.master.test_interval_service import Cluster, named
 from tests.master.test_interval_service import cluster as cluster
 from tests.patience import patience, until
@@ -49,16 +50,21 @@ async def test_a_term_begins_with_its_master_and_its_workers(cluster: Cluster) -
     assert event.subject == cluster.master.address
 
 
-async def test_a_worker_that_ends_in_order_has_left_and_not_gone(cluster: Cluster) -> None:
-    async def lapsed() -> None:
-        raise AssertionError("its lease is renewed")
+async def lapsed() -> None:
+    raise AssertionError("its lease is renewed")
 
+
+def left_workers(master: MasterReplica) -> list[str]:
+    families = {one.name: one for one in MasterCollector(master).collect()}
+    return [sample.labels["process"] for sample in families["millwheel_master_left_workers"].samples]
+
+
+async def test_a_worker_that_ends_in_order_has_left_and_not_gone(cluster: Cluster) -> None:
     async def found(*kinds: str) -> list[str]:
         return [one.kind for one in await cluster.client.list_events() if one.subject == "w9" and one.kind in kinds]
 
     def left() -> list[str]:
-        families = {one.name: one for one in MasterCollector(cluster.master).collect()}
-        return [sample.labels["process"] for sample in families["millwheel_master_left_workers"].samples]
+        return left_workers(cluster.master)
 
     registration = Registration(cluster.master.coordinator, "w9", "here:7450", patience(5), lapsed)
     await registration.start()
@@ -68,7 +74,8 @@ async def test_a_worker_that_ends_in_order_has_left_and_not_gone(cluster: Cluste
     assert left() == ["worker w9 at here:7450"]
     lease = await cluster.master.coordinator.grant_lease(patience(60))
     record = catalog.WorkerRecord(endpoint=Endpoint(worker_id="w9", address="here:7450"))
-    await cluster.master.coordinator.transact((), [Put(worker_key("w9"), record.SerializeToString(), lease)])
+    put = Put(worker_key("w9"), record.SerializeToString(), lease)
+    await cluster.master.coordinator.transact((), [put], deletes=[departure_key("w9")])  # as a registration does
     await until(lambda: _nothing(left), patience(20))
     await cluster.master.coordinator.revoke_lease(lease)  # as that of a process that was killed
     await until(lambda: found("worker.lost"), patience(20))
@@ -79,17 +86,23 @@ async def _nothing(those: Callable[[], list[str]]) -> bool:
     return not those()
 
 
-def test_a_return_that_a_snapshot_shows_is_a_return() -> None:
-    """The watch of changes had a gap, in which the worker came back. Then it is killed."""
-    known, departures, key = Catalog(), Departures(), worker_key("w9")
-    record = catalog.WorkerRecord(endpoint=Endpoint(worker_id="w9", address="here:7450"), leaving=True)
-    departures.follow(known, [KeyChange(key, record.SerializeToString(), 1)])
-    departures.follow(known, [KeyChange(key, None, 2)])
-    assert departures.left == {"w9": "here:7450"}
-    record.leaving = False
-    known.load(PrefixSnapshot(4, (KeyValue(key, record.SerializeToString(), 3, 3),)))
-    departures.follow(known, [KeyChange(key, None, 5)])
-    assert not departures.left
+async def test_a_worker_that_leaves_without_a_leader_is_not_lost() -> None:
+    coordinator, store = MemoryCoordinator(), MemoryStore()
+    known, unknown = (Registration(coordinator, name, f"{name}:7450", patience(60), lapsed) for name in ("w8", "w9"))
+    await known.start()
+    async with replica(coordinator, store) as (address, _), ControlClient(address, patience=patience(20)) as client:
+        await until(lambda: kinds(client), patience(20), holds=lambda found: "worker.joined" in found)
+    await known.close()
+    await unknown.start()
+    await unknown.close()
+    async with (
+        replica(coordinator, store) as (address, master),
+        ControlClient(address, patience=patience(20)) as client,
+    ):
+        found = await until(lambda: kinds(client), patience(20), holds=lambda found: len(found) == 4)
+        assert found == ["worker.left", "master.elected", "worker.joined", "master.elected"]
+        assert sorted(left_workers(master)) == ["worker w8 at w8:7450", "worker w9 at w9:7450"]
+    await coordinator.close()
 
 
 async def test_events_are_selected_and_come_by_pages(cluster: Cluster) -> None:

@@ -85,7 +85,7 @@ def test_a_problem_names_the_computation_and_the_key() -> None:
     assert (hot.topology, hot.computation, hot.key, hot.journal) == ("shop", "bill", b"ann", "")
     assert "keeps its interval busy for 80% of the time" in hot.text
     *_, late = cluster_problems(everything(), True, ["9,329 records of its interval wait"])
-    assert "no split relieves that; 9,329 records of its interval wait: nothing is lost" in late.text
+    assert "no split relieves that. 9,329 records of its interval wait. Nothing is lost" in late.text
     (raises,) = hook_problems([wire.ComputationFailures(topology="shop", computation="bill", text="it raises")])
     assert (raises.topology, raises.computation, raises.runbook) == ("shop", "bill", "MillwheelHookFailing")
 

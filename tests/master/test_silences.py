@@ -32,8 +32,8 @@ def texts(served: int = 0, **row: Any) -> list[str]:
 def test_a_silent_process_is_named_with_a_remedy() -> None:
     assert texts(**SILENT) == [
         "source zeitgeist/queries: injector process 'reader-1' has reported nothing for 1 min 1 s; its low watermark "
-        "is 2023-11-14T22:13:20Z; see whether it runs; start it again under the same name, or, only if it never "
-        "sends again, end it for good, with which the stream ends if no other process is left: `millwheel injector "
+        "is 2023-11-14T22:13:20Z. To mend it, see whether it runs, and start it again under the same name. Only if it "
+        "never sends again, end it for good, and the stream with it if no other process is left: `millwheel injector "
         "finish zeitgeist/queries reader-1`"
     ]
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from millwheel.master.messages import OpenInjector, PauseTopology, SubmitTopology
+from millwheel.master.messages import DrainTopology, OpenInjector, PauseTopology, SubmitTopology
+from millwheel.master.metrics import MasterCollector
+from millwheel.master.replica import MasterReplica
 from millwheel.master.unfed import UNFED_AFTER, unfed_problems
+from millwheel.model.catalog_keys import topology_key
+from millwheel.model.key_values import KeyChange
 from millwheel.model.time import Timestamp
 from millwheel.rpc.v1 import topology_pb2 as specs
+from millwheel.store.memory import MemoryStore
+from tests.coordination.memory import MemoryCoordinator
 
 from .harness import Cluster, Master, computation, source, topology
 
@@ -38,12 +44,13 @@ def texts(master: Master, now: Timestamp = LATER) -> list[str]:
 def test_a_stream_without_a_process_that_holds_others_is_named() -> None:
     master = running(union())
     assert texts(master) == [
-        "source shop/web: no injector process has announced itself, 5 min after topology shop began; so windows and "
-        "timers of shop/revenue (and 1 more) wait, also for records of other streams: start one; or, only if none will "
-        "ever send into it, end the stream for good: `millwheel injector finish shop/web --all`"
+        "source shop/web: no injector process has announced itself for 5 min. So windows and timers of "
+        "shop/revenue (and 1 more) wait, also for records of other streams. To mend it, start one. Only if "
+        "none will ever send into it, end the stream for good: `millwheel injector finish shop/web --all`"
     ]
     (problem,) = unfed_problems(master.cluster.catalog(), LATER)
     assert (problem.topology, problem.computation) == ("shop", "revenue")
+    assert problem.runbook == "MillwheelStreamUnfed"
     assert texts(master, Timestamp(UNFED_AFTER)) == []
 
 
@@ -61,7 +68,7 @@ def test_an_expected_process_that_never_came_is_named() -> None:
     master = running(spec)
     master.call(OpenInjector("shop/web", "a", knows_id_stream=True))
     (text,) = texts(master)
-    assert text.startswith("source shop/web: injector process b is expected, and has never announced itself, 5 min")
+    assert text.startswith("source shop/web: injector process b is expected, and has not announced itself for 5 min.")
     master.call(OpenInjector("shop/web", "b", knows_id_stream=True))
     assert texts(master) == []
 
@@ -72,3 +79,37 @@ def test_where_nothing_else_waits_no_stream_is_named() -> None:
     master = running(union())
     master.call(PauseTopology("shop"))
     assert texts(master) == []
+    master = running(union())
+    master.call(DrainTopology("shop"))
+    assert texts(master) == [], "it takes no more processes"
+
+
+def test_a_stream_counts_from_when_its_own_topology_began() -> None:
+    """That of the computation that waits may have run for days."""
+    master = running(union())
+    reading = computation("reading", {"shop/sums": "text"}, [])
+    master.call(SubmitTopology(topology("reports", [], [reading]), "r2"))
+    known = master.cluster.catalog()
+    known.topologies["shop"].version_at_us = UNFED_AFTER
+    assert list(unfed_problems(known, LATER)) == []
+    assert len(list(unfed_problems(known, Timestamp(LATER + UNFED_AFTER)))) == 1
+
+
+def test_the_metric_of_the_alert_names_the_stream_and_damage() -> None:
+    master = running(union())
+    known = master.cluster.catalog()
+
+    class Leader(MasterReplica):
+        """A leader, as far as metrics look at it."""
+
+        catalog = known
+
+    def figures() -> dict[str, list[tuple[dict[str, str], float]]]:
+        collected = MasterCollector(Leader(MemoryCoordinator(), MemoryStore(), "m:7433", ttl=1.0)).collect()
+        return {one.name: [(sample.labels, sample.value) for sample in one.samples] for one in collected}
+
+    found = figures()
+    assert found["millwheel_master_unfed_streams"] == [({"stream": "shop/web"}, 1)], "it began in 1970"
+    assert found["millwheel_master_damaged_values"] == [({}, 0)]
+    known.apply([KeyChange(topology_key("shop"), b"", known.revision + 1, damage="its checksum differs")])
+    assert figures()["millwheel_master_damaged_values"] == [({}, 1)]

@@ -36,6 +36,7 @@ NEEDS_A_FAULT = {
 WITHOUT_SERIES = {
     "millwheel_quarantined_intervals": "a damaged journal: tests/system/test_quarantine.py",
     "millwheel_authority_silent_injector_seconds": "an injector process that hangs: tests/incidents",
+    "millwheel_master_unfed_streams": "five minutes without an injector: tests/master/test_unfed.py",
     "millwheel_worker_link_broken_seconds": "a second worker: tests/incidents",
     "millwheel_master_left_workers": "a worker that is stopped: tests/master/test_events.py",
     "millwheel_store_node_down_seconds": "a node of Cassandra: tests/incidents",

@@ -24,6 +24,7 @@ NOT_CAUSED = {
     "MillwheelLogFull": "it takes 16 GiB: tests/worker/test_measures.py fills a log with a smaller cap",
     "MillwheelCertificateEnds": "it takes days: tests/access/test_certificates.py reads the rule's metrics",
     "MillwheelInjectorSilent": "tests/incidents: a stuck injector",
+    "MillwheelStreamUnfed": "it takes six minutes: tests/master/test_unfed.py reads the rule's metric",
     "MillwheelDeadLettersExpire": "a letter must be five days old; test_letter_requests.py reads the rule's metric",
     "MillwheelSourceBehind": "it takes half an hour; test_queries.py reads the rule's metric of a source",
     "MillwheelProcessSlow": "tests/incidents: a worker that swaps",

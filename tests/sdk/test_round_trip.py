@@ -14,10 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millwheel.connectors.reading import SplitState
+from millwheel.connectors.writing import Written
+from millwheel.model.time import TimeInt
+from millwheel.operators.count_windows import Open
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.codecs import Codec, codec_for, state_codec_for
 from millwheel.sdk.errors import UnsupportedTypeError, ValueEncodeError
 from millwheel.sdk.exact_types import exact_test
+from millwheel.windows.computation import Panes
 
 T = TypeVar("T")
 
@@ -250,6 +255,12 @@ def test_an_exact_test_knows_its_type(kind: Any, value: Any, wrong: Any) -> None
 )
 def test_what_only_its_decoder_knows_has_no_exact_test(kind: Any) -> None:
     assert exact_test(kind) is None
+
+
+@pytest.mark.parametrize("kind", [Panes[int], Open[int], SplitState[int], Written, list[tuple[TimeInt, str]]])
+def test_states_of_the_library_have_an_exact_test(kind: Any) -> None:
+    """Also with times in them. Without one, each write of a state would be decoded again."""
+    assert exact_test(kind) is not None
 
 
 def test_an_exact_test_is_compiled_once_for_a_type() -> None:

@@ -18,6 +18,7 @@ from unittest.mock import Mock
 import pytest
 
 from millwheel.client.control import ControlClient
+from millwheel.config import ClusterSection
 from millwheel.coordination.contract import CoordinatorUnavailableError
 from millwheel.master.messages import CancelTopology
 from millwheel.master.replica import MasterReplica
@@ -25,6 +26,7 @@ from millwheel.model import catalog_keys as keys
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import snapshot_pb2 as wire
+from millwheel.server.cluster_settings import ensure_cluster_settings
 from millwheel.snapshots import creating
 from millwheel.snapshots.allowed import ANYWHERE
 from millwheel.snapshots.joined_calls import JoinedCalls
@@ -136,6 +138,7 @@ async def taken(tmp_path: Path) -> SnapshotFolder:
 async def test_a_master_may_die_at_each_step_of_a_restore(taken: SnapshotFolder) -> None:
     coordinator, store = MemoryCoordinator(), MemoryStore()
     outcomes: list[bool] = []
+    await ensure_cluster_settings(coordinator, ClusterSection(authority_shards=1))
     async with authority(coordinator):
         for step in range(1_000):
             life = Life(step // 2, effect=step % 2 == 1)

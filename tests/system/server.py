@@ -8,10 +8,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 
 from deploy.local.child import free_ports
 from tests.patience import patience
+from tests.system import forking
 
 ROOT = Path(__file__).parents[2]
 MAIN = "from millwheel.cli.main import main; main()"
@@ -30,21 +32,38 @@ def _environment(address: str = "") -> dict[str, str]:
     return {**os.environ, "MILLWHEEL_ADDRESS": address, "NO_COLOR": "1", "COLUMNS": "200", "PYTHONPATH": str(ROOT)}
 
 
-async def run_cli(address: str, *arguments: str, timeout: float = patience(30), typed: str = "") -> Finished:
-    """Run a ``millwheel`` command to its end, with ``typed`` on stdin. A traceback in its output is a failure."""
+async def run_cli(
+    address: str,
+    *arguments: str,
+    timeout: float = patience(30),
+    typed: str = "",
+    variables: Mapping[str, str] = MappingProxyType({}),
+    new: bool = False,
+) -> Finished:
+    """Run a ``millwheel`` command to its end, with ``typed`` on stdin. A traceback in its output is a failure.
+
+    ``variables``: more of its environment. ``new``: in a new process, and not in a fork of one that has loaded the
+    package.
+    """
+    environment = {**_environment(address), **variables}
+    if not new and forking.fits(environment):
+        finished = Finished(*await forking.run(arguments, environment, typed.encode(), timeout))
+    else:
+        finished = await _run_new(arguments, environment, typed.encode(), timeout)
+    assert "Traceback" not in finished.err, finished.err
+    return finished
+
+
+async def _run_new(arguments: Sequence[str], environment: Mapping[str, str], typed: bytes, timeout: float) -> Finished:
     command, pipe = [sys.executable, "-c", MAIN, *arguments], asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(
-        *command, stdin=pipe, stdout=pipe, stderr=pipe, env=_environment(address)
-    )
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment)
     try:
-        out, err = await asyncio.wait_for(process.communicate(typed.encode()), timeout)
+        out, err = await asyncio.wait_for(process.communicate(typed), timeout)
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    finished = Finished(process.returncode or 0, out.decode(), err.decode())
-    assert "Traceback" not in finished.err, finished.err
-    return finished
+    return Finished(process.returncode or 0, out.decode(), err.decode())
 
 
 class RunningCommand:
@@ -61,7 +80,7 @@ class RunningCommand:
         self._piped = piped
         self._command = command
         self._environment = environment
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: asyncio.subprocess.Process | forking.ForkedProcess | None = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -71,7 +90,7 @@ class RunningCommand:
         await self.kill()
 
     @property
-    def process(self) -> asyncio.subprocess.Process:
+    def process(self) -> asyncio.subprocess.Process | forking.ForkedProcess:
         """The running process."""
         assert self._process is not None
         return self._process
@@ -134,8 +153,20 @@ class Server(RunningCommand):
         self.port = port or free_ports(1)[0]
         self.address = f"127.0.0.1:{self.port}"
         settings = ["--port", str(self.port), "--db", str(db), "--intervals", str(intervals), "--log-level", "info"]
-        command = [*wrapper, sys.executable, "-c", code, "server", "start-dev", *settings, *options]
-        super().__init__(log, command, _environment(), piped=True)
+        self._arguments = ["server", "start-dev", *settings, *options]
+        self._own_environment = _environment()
+        self._fork = code == MAIN and not wrapper and forking.fits(self._own_environment)
+        command = [*wrapper, sys.executable, "-c", code, *self._arguments]
+        super().__init__(log, command, self._own_environment, piped=True)
+
+    async def spawn(self) -> None:
+        """Start a process, and return before it is ready. The first is a fork of one that has loaded the package."""
+        if not self._fork:
+            await super().spawn()
+            return
+        self._fork = False
+        with self.log.open("ab") as log:
+            self._process = await forking.start(self._arguments, self._own_environment, ROOT, None, log)
 
     async def ready(self, timeout: float = patience(60)) -> None:
         """Return when it logs that it is ready. AssertionError with the end of its log if it ends before."""

@@ -50,6 +50,7 @@ async def test_each_line_is_in_one_parquet_file(tmp_path: Path, monkeypatch: pyt
         await asyncio.sleep(1)
         shown = await run_cli(server.address, "key", "inspect", "filed/numbers-reader", names[1])
         assert f'"line":{filed.LINES}' in shown.out, shown.out
+        assert '"read_at":"20' in shown.out, "a time is shown as one"
     assert counts[-1] < filed.FILES * filed.LINES, "it was killed midway"
     # In the order of the batches, each file's numbers are in their order: all are in one shard.
     batches = sorted(files_in(out).items(), key=lambda one: one[0].rpartition("/")[2])

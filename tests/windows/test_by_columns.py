@@ -107,7 +107,7 @@ def run(actions: list[tuple[str, Any]], limits: IntervalSettings, **options: Any
                 harness.update(totals(**kept))
 
         for kind, what in [*actions, ("mend", None), ("finish", None), ("mend", None)]:
-            with suppress(ValueError):  # what a policy tries again is raised, too
+            with suppress(ValueError, mw.ValueEncodeError):  # what a policy tries again is raised, too
                 act(kind, what)
         found: dict[str, Any] = {}
         for one in harness.produced("judged"):
@@ -117,6 +117,8 @@ def run(actions: list[tuple[str, Any]], limits: IntervalSettings, **options: Any
             found[key] = [one["end"] for one in results], sorted(results, key=repr)
         found["late"] = sorted(repr(one.value) for one in harness.produced("late")) if kept.get("late") else []
         counts = dict(harness.counts("totals"))
+        # The next commit or checkpoint stores it. So a crash before loses it, and the settings here differ in that.
+        del counts["duplicates"]
         return found | counts
 
 
@@ -147,6 +149,7 @@ SCRIPTS: dict[str, list[tuple[str, Any]]] = {
         ("send", [("a", 2, 2**62), ("b", 2, 1)]),
         ("send", [("a", 3, -(2**62))]),
     ],
+    "a state has a sum that cannot be stored": [("send", [("a", 1, -(2**62))] * 3), ("crash", None), ONE],
     "a record fails amid others of its key": [
         ("send", [("a", 1, 2), ("a", 2, NOT_READ), ("a", 3, 5), ("b", 1, 2)]),
         ONE,

@@ -14,7 +14,7 @@ import millwheel as mw
 from millwheel import agg, windows
 from millwheel.sdk.plan import Plan
 from millwheel.testing import TopologyHarness
-from millwheel.windows.computation import Pane
+from millwheel.windows.computation import Panes
 
 R = TypeVar("R")
 SECOND = windows.tumbling(mw.seconds(1))
@@ -65,8 +65,8 @@ def test_an_aggregate_declares_its_output_and_its_states_type(name: str) -> None
     aggregator, result = AGGREGATORS[name]
     plan = plan_of(windows.Aggregate(SECOND, aggregator))
     assert plan.streams["windows"].type == result_of(result)
-    pane: Any = Pane[aggregator.accumulator]  # type: ignore[name-defined]
-    assert plan.computations["windowed"].state_type == dict[tuple[int, int], pane]
+    panes: Any = Panes[aggregator.accumulator]  # type: ignore[name-defined]
+    assert plan.computations["windowed"].state_type == panes
 
 
 @pytest.mark.parametrize("name", AGGREGATORS)

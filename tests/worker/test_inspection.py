@@ -137,6 +137,19 @@ async def test_a_key_is_shown_as_its_last_commit_leaves_it() -> None:
     assert (answer.state_text, answer.commit, answer.sealed_commit) == ("1", 1, 0)
 
 
+class Latest(mw.Computation[tuple[str, str], list[mw.Timestamp]]):
+    def process_record(self, ctx: mw.Context[list[mw.Timestamp]], record: mw.Record[tuple[str, str]]) -> None:
+        ctx.state = [record.timestamp]
+
+
+async def test_a_time_of_a_state_is_shown_as_one() -> None:
+    driver = IntervalDriver(Latest())
+    driver.deliver(("k", "good", 1))
+    driver.commit_all()
+    answer = await inspected(driver)
+    assert (answer.state_text, answer.state_shown) == ("[1]", '["1970-01-01T00:00:00.000001Z"]')
+
+
 async def test_a_commit_that_the_store_does_not_take_is_named() -> None:
     driver = IntervalDriver(Picky())
     driver.deliver(("k", "good", 1))

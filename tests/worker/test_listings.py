@@ -17,10 +17,12 @@ from millwheel.rpc.v1 import common_pb2 as common
 from millwheel.rpc.v1 import inspection_pb2 as wire
 from millwheel.store.contract import CorruptValueError, PartId, StateRow
 from millwheel.store.memory import MemoryStore
+from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval.entry import encode_part
 from millwheel.worker.interval.spilled_timers import SpilledPart
 from millwheel.worker.process.listings import KeyListing, TimerListing, page_size
 from millwheel.worker.process.owned_states import OwnedStates
+from tests.worker.interval.column_windows import Results, counting
 from tests.worker.interval.driver import IntervalDriver
 from tests.worker.test_inspection import service
 
@@ -114,7 +116,7 @@ class Evicting(MemoryStore):
     async def read_states(self, incarnation: IncarnationId, keys: Any) -> Any:
         cells = self.driver.state.cells
         if (cell := cells.cached().get(b"a")) is not None:
-            cells.flushed([(b"a", cell.dirty, cell.encoded)])
+            cells.flushed([StateRow(b"a", cell.dirty, cell.encoded)])
             self.states[ID][b"a"] = StateRow(b"a", 1, cell.encoded)
             cells.evict(b"a")
         return await super().read_states(incarnation, keys)
@@ -249,6 +251,46 @@ async def test_timers_of_both_clocks_are_listed_in_time_order() -> None:
     assert (first.input_watermark_us, second.next_page_token) == (3_000_000, "")
     of_key = await service(driver).ListTimers(wire.ListTimersRequest(journal=JOURNAL, key=b"c"), None)
     assert [one.timer.tag for one in of_key.timers] == ["t5000000"]
+
+
+@pytest.mark.guarantee("G8", section="7.1")
+async def test_panes_are_listed_window_by_window() -> None:
+    """Other work runs meanwhile. A key in two windows, or with a state beside a pane, has each of its timers once."""
+    driver = IntervalDriver(counting(Results()), settings=IntervalSettings(columns_from=2), outputs={})
+    driver.deliver(("c", "", 501))
+    driver.commit_all()
+    records = [(key, "", 10 * window) for window in range(50) for key in "cab"]
+    driver.deliver(*records)
+    driver.commit_all()
+    runs = 0
+
+    async def run() -> None:
+        nonlocal runs
+        while True:
+            runs += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(run())
+    listing, token = TimerListing(MemoryStore()), ""
+    found: list[tuple[int, bytes, str]] = []
+    while True:
+        page = await listing.page(driver.core, None, 40, token)
+        found += [(one.timer.timestamp_us, one.key, one.timer.tag) for one in page.timers]
+        if not (token := page.next_page_token):
+            break
+    assert runs >= 50
+    of_a = await listing.page(driver.core, b"a", 100, "")
+    owned = OwnedStates(lambda *_: JOURNAL, lambda _: driver.core, lambda _: "", MemoryStore())
+    keys, _ = await KeyListing(owned, MemoryStore()).keys(driver.core, KeyInterval(b"", None), 100, "")
+    other.cancel()
+    ends = [
+        (10 * window + 10, key, f"{10 * window}/{10 * window + 10}")
+        for window in range(50)
+        for key in (b"a", b"b", b"c")
+    ]
+    assert found == [*ends, (510, b"c", "500/510")]
+    assert len(of_a.timers) == 50
+    assert keys == [b"a", b"b", b"c"]
 
 
 async def test_a_page_shows_only_what_is_committed() -> None:

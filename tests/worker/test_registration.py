@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from millwheel.coordination.contract import Compare, CoordinatorUnavailableError, Put, TransactionResult
-from millwheel.model.catalog_keys import worker_key
+from millwheel.model.catalog_keys import departure_key, worker_key
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.worker.interval.hook_meter import SlowBatch
 from millwheel.worker.messages import HooksSlow
 from millwheel.worker.process.hook_reports import HookReports
 from millwheel.worker.process.registration import Registration, WorkerIdTakenError
-from tests.coordination.memory import MemoryCoordinator
+from tests.coordination.memory import MemoryCoordinator, read_catalog
 from tests.patience import patience
 
 KEY = worker_key("w1")
@@ -95,21 +95,32 @@ async def test_a_worker_stays_registered_past_its_lease_until_it_ends() -> None:
     await coordinator.close()
 
 
-async def test_an_orderly_end_is_in_the_record_before_it_goes() -> None:
+async def test_an_orderly_end_is_kept_until_the_worker_is_back() -> None:
     coordinator = MemoryCoordinator()
     rig = Rig(coordinator)
     await rig.registration.start()
     entry = await coordinator.get(KEY)
     assert entry is not None
-    assert not catalog.WorkerRecord.FromString(entry.value).leaving
-    changes = coordinator.watch(KEY, entry.modified)
+    changes = coordinator.watch("", entry.modified)
     await rig.registration.close()
-    ((put,), (gone,)) = [await anext(changes), await anext(changes)]
-    assert put.value is not None
-    said = catalog.WorkerRecord.FromString(put.value)
-    assert said.leaving
-    assert rig.registration.is_own(said), "its follower sees no other process"
-    assert gone.value is None
+    together = sorted((one.key, one.value is None) for one in await anext(changes))
+    assert together == [(departure_key("w1"), False), (KEY, True)], "no master sees one without the other"
+    assert list((await read_catalog(coordinator)).departures) == ["w1"]
+    async with registered(coordinator):
+        assert not (await read_catalog(coordinator)).departures
+    await coordinator.close()
+
+
+async def test_an_end_that_cannot_be_recorded_still_ends_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def away(seconds: float) -> int:
+        raise CoordinatorUnavailableError("its leader changes")
+
+    coordinator = MemoryCoordinator()
+    rig = Rig(coordinator)
+    await rig.registration.start()
+    monkeypatch.setattr(coordinator, "grant_lease", away)
+    await rig.registration.close()
+    assert await coordinator.get(KEY) is None
     await coordinator.close()
 
 
@@ -130,6 +141,7 @@ async def test_an_end_without_a_lease_leaves_no_record() -> None:
     await coordinator.revoke_lease(entry.lease)
     await rig.registration.close()
     assert await coordinator.get(KEY) is None
+    assert await coordinator.get(departure_key("w1")) is None, "a lost lease is no orderly end"
     await coordinator.close()
 
 

@@ -141,8 +141,12 @@ class BlockedKeyTable:
         self._intake.requeue(blocked.items)
 
     def set_aside(self, key: bytes, receipt: DeliveryReceipt, index: int) -> None:
-        """Append a record to the work of its blocked key."""
-        self.keys[key].items.append(RecordItem(receipt, index))
+        """Append a record to the work of its blocked key, before later ones of its delivery."""
+        items = self.keys[key].items
+        place = len(items)
+        while place and items[place - 1].receipt is receipt and items[place - 1].record > index:
+            place -= 1
+        items.insert(place, RecordItem(receipt, index))
         receipt.blocked.add(index)
 
     def put_back(self, blocked: BlockedKey, items: Sequence[RecordItem]) -> None:

@@ -164,6 +164,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
 
     def _recover(self, opened: Opened) -> None:
         recover(self.state, opened)
+        self._scheduler.recovered()
         self._checkpoints.recovered(self.state.clocks.elapsed)
 
     def _serve(self, watermark: int) -> Sequence[IntervalEffect]:

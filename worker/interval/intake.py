@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from millwheel.model.keys import ALL_KEYS
 from millwheel.model.page_keys import PAGE_BYTE
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.model.watermarks import MinTracker
@@ -49,21 +48,20 @@ class DeliveryReceipt:
     - ``blocked`` has the indexes of records set aside with blocked keys.
     - ``excluded`` has the indexes that were refused and will be sent again.
     - ``held`` is the timestamp at which the receipt holds the input watermark.
-    - ``average`` is the average size of a value in bytes.
+    - ``size`` is the size of the admitted values in bytes, and ``average`` that of one.
     - ``answered`` is the number of open records by the last answer to the sender.
     - ``since`` is the time of the receipt, a time of ``elapsed``.
     """
 
-    __slots__ = ("answered", "average", "blocked", "delivery", "excluded", "held", "open", "since", "verdict")
+    __slots__ = ("answered", "average", "blocked", "delivery", "excluded", "held", "open", "since", "size", "verdict")
 
-    def __init__(
-        self, delivery: Delivery, verdict: Any, open_records: int, held: int, average: int, since: int
-    ) -> None:
+    def __init__(self, delivery: Delivery, verdict: Any, open_records: int, held: int, size: int, since: int) -> None:
         self.delivery = delivery
         self.verdict = verdict
         self.open = open_records
         self.held = held
-        self.average = average
+        self.size = size
+        self.average = size // open_records
         self.blocked: set[int] = set()
         self.excluded: Sequence[int] = ()
         self.answered = open_records
@@ -126,7 +124,7 @@ class IntervalIntake:
             # with the sender, so it is replaced.
             delivery.values = without(values, frozenset(indexes))
             size = bytes_of(delivery.values)
-        receipt = DeliveryReceipt(delivery, verdict, len(indexes), held, size // len(indexes), now)
+        receipt = DeliveryReceipt(delivery, verdict, len(indexes), held, size, now)
         self.unfinished[receipt] = None
         self.pending.add(held, len(indexes))
         self.records += len(indexes)
@@ -153,7 +151,9 @@ class IntervalIntake:
         self.sample.note(delivery.keys, indexes)
         count = len(indexes)
         self.records -= count
-        if count == len(values) or isinstance(values, RecordColumns):
+        if count == len(values):
+            self.bytes -= receipt.size
+        elif isinstance(values, RecordColumns):
             self.bytes -= bytes_of(values, count)
         else:
             self.bytes -= sum(len(values[index]) for index in indexes)
@@ -258,7 +258,8 @@ class IntervalReceiver:
         keys, own = delivery.keys, self._setup.config.keys
         if (problem := column_problem(delivery)) is not None:
             return problem
-        if keys and own != ALL_KEYS and (min(keys) < own.start or (own.end is not None and max(keys) >= own.end)):
+        # The lowest and the highest interval have a bound on one side only.
+        if keys and ((own.start and min(keys) < own.start) or (own.end is not None and max(keys) >= own.end)):
             return f"keys outside the interval {own}: look up the interval map again"
         texts = isinstance(delivery.values, RecordColumns) and delivery.values.has_text_keys
         if not texts and PAGE_BYTE in b"".join(keys):

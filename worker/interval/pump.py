@@ -81,7 +81,8 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         Invariant (G8): after the pump of an event, all work that is left waits for one of two things.
 
         - It waits for the event that answers an append, a read, a write or an asynchronous hook.
-        - It waits for the watermark, the time or ACKs: queued records, timers, blocked keys and queued weak commits.
+        - It waits for the watermark, the time or ACKs: queued records, timers, blocked keys, queued weak commits, and
+          rows of which the next slice is captured soon.
 
         So a watermark or an ACK may skip the passes if there is nothing of the second kind.
         ``check_invariants`` runs them in that state, and they must do nothing.
@@ -89,10 +90,12 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         state, clocks, timers = self._state, self._state.clocks, self._state.timers
         if state.intake.queue or state.blocked.keys or timers.ahead or timers.spilled.parts or self._commits.weak_queue:
             return False
+        if self._checkpoints.rows.left:
+            return False
         event, processing = timers.event_time.first_time, timers.processing_time.first_time
         if event is not None and event <= clocks.watermark:
             return False
-        if (end := state.panes.first_end) is not None and end <= clocks.watermark:
+        if state.panes.windows and (end := state.panes.first_end) is not None and end <= clocks.watermark:
             return False
         # A timer that was due, and waited for room, has no deadline. The clock may have been set back since.
         if processing is not None and (processing <= clocks.wall or processing != self._timer_due_at):
@@ -161,8 +164,9 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
 
     def held(self) -> tuple[int, HoldKind.ValueType]:
         """The output watermark that the unfinished work allows, and the kind of work that is lowest."""
-        timers = self._state.timers
-        times = timers.event_time.first_time, timers.spilled.first[TimeDomain.EVENT_TIME], self._state.panes.first_end
+        timers, panes = self._state.timers, self._state.panes
+        end = panes.first_end if panes.windows else None
+        times = timers.event_time.first_time, timers.spilled.first[TimeDomain.EVENT_TIME], end
         return self._state.output.lowest(self._state.clocks.watermark, *times)
 
     def _report(self) -> Sequence[IntervalEffect]:

@@ -13,7 +13,7 @@ from typing import Final
 from millwheel.model.keys import KeyInterval
 from millwheel.model.page_keys import row_owner
 from millwheel.model.time import MIN_TIMESTAMP, TimeDomain
-from millwheel.sdk.scope import TimerSetting
+from millwheel.sdk.effects import TimerSetting
 from millwheel.store.contract import CorruptValueError, JournalHead, PartId
 from millwheel.worker.dedup import Dedup, decode_delta
 from millwheel.worker.id_segments import SEGMENT_PART
@@ -255,12 +255,12 @@ class _Reader:
             )  # fmt: skip
 
     def _load_timers(self, rows: list[TimerRow]) -> None:
-        keys, make = self._keys, TimerSetting._make
+        keys = self._keys
         if keys is not None:
             rows = [row for row in rows if row[0] in keys]
         for domain, table in self._state.timers.tables.items():
             processing = domain is TimeDomain.PROCESSING_TIME
-            table.load((row[0], row[2], make(row[3:])) for row in rows if row[1] is processing)
+            table.load((row[0], row[2], TimerSetting(*row[3:])) for row in rows if row[1] is processing)
 
     def _spilled_timers(self, parts: dict[PartId, bytes]) -> None:
         """Spilled timers of the own journal stay in the store.

@@ -63,12 +63,14 @@ class IntervalSettings:
     cache_bytes: int = 256 << 20
     flush_interval: int = 1_000_000
     """Maximum delay of state rows behind the journal while nothing waits for them. Many commits share one row write.
-    A cluster sets it to a minute (``millwheel/server/worker.py``)."""
+    Servers set it: a cluster to a minute, a development server to five seconds."""
     flush_rows: int = 10_000
     """Number of rows behind the journal from which ``flush_apart`` counts, if it is shorter than ``flush_interval``.
     So many are half a second of work for Cassandra."""
     flush_apart: int = 5_000_000
     """Maximum delay of so many rows."""
+    flush_slice: int = 4_096
+    """Maximum rows that are captured in one step: about two milliseconds."""
     checkpoint_entries: int = 5_000
     checkpoint_bytes: int = 32 << 20
     """Journal above the truncation point from which on a new base is written. A takeover replays about so much: what is

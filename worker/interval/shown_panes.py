@@ -5,17 +5,17 @@ All of it is as of the last sealed commit, like the states of cells.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-from millwheel.sdk.scope import TimerSetting
+from millwheel.sdk.effects import TimerSetting
 from millwheel.worker.interval.panes.plain import encoded_panes
-from millwheel.worker.interval.panes.table import PaneTable
+from millwheel.worker.interval.panes.table import PaneTable, WindowPanes
 from millwheel.worker.interval.state import IntervalState
 
-__all__ = ["first_pane", "keys_with_panes", "pane_timers", "panes_of", "with_panes"]
+__all__ = ["first_pane", "keys_in", "pane_timers", "panes_of", "with_panes"]
 
 
 def pane_timers(panes: PaneTable, key: bytes) -> dict[str, TimerSetting]:
@@ -26,10 +26,11 @@ def pane_timers(panes: PaneTable, key: bytes) -> dict[str, TimerSetting]:
     return {one.timer[2]: TimerSetting(one.end, None, one.end) for one in found}
 
 
-def keys_with_panes(panes: PaneTable) -> Iterator[bytes]:
-    """The keys that have panes. A key may come several times."""
-    for window in panes.windows.values():
-        yield from window.settled()
+def keys_in(window: WindowPanes, key: bytes | None = None) -> Iterable[bytes]:
+    """The keys that have a pane in the window: all of them, or the one key if it has."""
+    if key is None:
+        return window.settled()
+    return () if window.settled_row(key) is None else (key,)
 
 
 def first_pane(panes: PaneTable) -> tuple[bytes, str] | None:

@@ -88,6 +88,11 @@ class IntervalState(IntervalSetup):
         return self.clocks.inputs
 
     @property
+    def cached_keys(self) -> int:
+        """About how many keys have a state or panes in memory. Many have both, or all have the same."""
+        return max(len(self.cells) - self.cells.pages, self.panes.most_keys)
+
+    @property
     def watermark(self) -> int:
         """The input watermark in use."""
         return self.clocks.watermark

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Final
 
 from millwheel.model.time import MIN_TIMESTAMP, TimeDomain
-from millwheel.sdk.scope import TimerSetting
+from millwheel.sdk.effects import TimerSetting
 from millwheel.worker.interval.clocks import IntervalClocks
 from millwheel.worker.interval.holds import Hold, Holds
 from millwheel.worker.interval.spilled_timers import SpilledTimers
@@ -82,9 +82,12 @@ class IntervalTimers:
 class TimerTable:
     """The timers by key and tag. A key has one timer for each tag.
 
+    It has many methods: a timer may come and go in several ways, and its slot, too.
+
     Invariants:
 
     - Every timer of the table has a slot in its time's bucket, or has been handed out (``pop_due``, ``hand_out``).
+      One that has fired has none.
     - A slot is in its bucket once.
     - The number of stale slots is at most about the number of timers (G13).
     - Every timer of the table with an effective hold has a stated hold there (G7).
@@ -178,29 +181,39 @@ class TimerTable:
             else:
                 timers[tag] = setting
             self._size += 1
-            bucket = buckets.get(setting[0])
+            bucket = buckets.get(setting.at)
             if bucket is None:
-                buckets[setting[0]] = {(key, tag): None}
-                times.append(setting[0])
+                buckets[setting.at] = {(key, tag): None}
+                times.append(setting.at)
             else:
                 bucket[key, tag] = None
         heapq.heapify(times)
         self._find_first()
 
     def cancel(self, key: bytes, tag: str, ending: Hold | None) -> TimerSetting | None:
-        """Remove a timer that has fired or was cancelled, and return it. None: there was none.
+        """Remove a timer that was cancelled, and return it. None: there was none.
 
         ``ending`` covers the time at which it held the output watermark, as in ``set``.
         """
         previous = self._remove(key, tag)
         if previous is not None:
+            self._made_stale()
             self._end(previous, ending)
         return previous
+
+    def fired(self, key: bytes, tag: str, at: int, ending: Hold) -> None:
+        """Remove a timer that has fired at its time ``at``. ``ending`` covers it, as in ``set``."""
+        previous = self._remove(key, tag)
+        if previous is not None:
+            # Most are handed out. The slot of a blocked key's timer may still be there.
+            self.hand_out(key, tag, at)
+            self._end(previous, ending)
 
     def spill(self, key: bytes, tag: str) -> int | None:
         """Remove a timer that only the store holds from now on. Returns its effective hold, which is the caller's."""
         previous = self._remove(key, tag)
         assert previous is not None, "a timer that is spilled is in the table"
+        self._made_stale()
         hold = effective_hold(previous, self._domain)
         if hold is not None:
             self._holds.end(hold, None)
@@ -215,7 +228,6 @@ class TimerTable:
             self._size -= 1
             if not timers:
                 del self._by_key[key]
-            self._made_stale()
         return previous
 
     def hand_out(self, key: bytes, tag: str, at: int) -> None:
@@ -223,6 +235,8 @@ class TimerTable:
         bucket = self._buckets.get(at)
         if bucket is not None:
             bucket.pop((key, tag), None)
+            if not bucket:  # that of a timer ahead of the watermark stays until a sweep, or until its time is due
+                self._made_stale()
 
     def requeue(self, key: bytes, tag: str, at: int) -> None:
         """Restore the slot of a timer that was handed out and has not fired."""

@@ -12,14 +12,14 @@ from typing import Final
 from millwheel.coordination.contract import CompactedError, Coordinator, CoordinatorUnavailableError, DamagedValueError
 from millwheel.model.backoff import Backoff
 from millwheel.model.catalog import Catalog
-from millwheel.model.catalog_keys import CANDIDATES, ELECTIONS, LOGS, MASTERS, SEQUENCER, TOPOLOGIES
+from millwheel.model.catalog_keys import CANDIDATES, DEPARTURES, ELECTIONS, LOGS, MASTERS, SEQUENCER, TOPOLOGIES
 from millwheel.worker.process.tasks import BackgroundTasks
 
 __all__ = ["CatalogFollower", "follow", "read_topologies"]
 
 log = logging.getLogger("millwheel.worker")
 
-_OF_OTHERS: Final = (MASTERS, CANDIDATES, SEQUENCER, ELECTIONS)
+_OF_OTHERS: Final = (DEPARTURES, MASTERS, CANDIDATES, SEQUENCER, ELECTIONS)
 """The prefixes of keys that do not concern a worker."""
 
 BACKOFF: Final = Backoff(0.5, 0.5)

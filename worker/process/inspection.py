@@ -13,8 +13,9 @@ from millwheel.rpc.errors import answering
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import inspection_pb2 as wire
 from millwheel.rpc.v1.inspection_pb2_grpc import InspectionServiceServicer
+from millwheel.sdk.effects import TimerSetting
 from millwheel.sdk.error_texts import error_message
-from millwheel.sdk.scope import PAGES_TAG, TimerSetting
+from millwheel.sdk.scope import PAGES_TAG
 from millwheel.store.contract import PartId, StateStore
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.entry import TimerRow
@@ -23,7 +24,7 @@ from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.process.hook_status import failures_of, hooks_of, key_failure, waits_of
 from millwheel.worker.process.listings import KeyListing, TimerListing, page_size, spilled_rows
 from millwheel.worker.process.owned_states import OwnedStates
-from millwheel.worker.process.state_text import state_text
+from millwheel.worker.process.state_text import MOST_SHOWN, shown_state, state_text
 
 __all__ = ["InspectionService", "status_of"]
 
@@ -127,12 +128,16 @@ class InspectionService(InspectionServiceServicer):
             response.state_error = error_message(error)
         if encoded:
             try:
-                response.state_text = state_text(state.program.state.decode(encoded))
+                value = state.program.state.decode(encoded)
+                response.state_text = state_text(value)
+                response.state_shown = (
+                    shown_state(value, state.program.state.kind) if len(encoded) <= MOST_SHOWN else ""
+                )
             except Exception as error:  # of a codec, or of a migration in user code
                 response.state_error = error_message(error)
         for domain, table in state.timers.tables.items():
             processing = domain is TimeDomain.PROCESSING_TIME
-            stored = {row[2]: TimerSetting._make(row[3:]) for row in spilled if row[1] is processing}
+            stored = {row[2]: TimerSetting(*row[3:]) for row in spilled if row[1] is processing}
             if not processing:
                 stored |= pane_timers(state.panes, request.key)
             for tag, setting in sorted((stored | table.of_key(request.key)).items()):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from heapq import nsmallest
 from itertools import chain, islice
 from typing import Any, Final, NamedTuple, TypeVar
@@ -22,12 +23,13 @@ from millwheel.model.time import TimeDomain
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.page_tokens import foreign_page_token
 from millwheel.rpc.v1 import inspection_pb2 as wire
-from millwheel.sdk.scope import PAGES_TAG, TimerSetting
+from millwheel.sdk.effects import TimerSetting
+from millwheel.sdk.scope import PAGES_TAG
 from millwheel.store.contract import CorruptValueError, PartId, StateStore
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.entry import TimerRow, decode_part, decode_rows
-from millwheel.worker.interval.panes.table import PaneTable
-from millwheel.worker.interval.shown_panes import keys_with_panes, pane_timers, panes_of, with_panes
+from millwheel.worker.interval.panes.table import WindowPanes
+from millwheel.worker.interval.shown_panes import keys_in, pane_timers, panes_of, with_panes
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.process.owned_states import OwnedStates
 from millwheel.worker.process.state_text import state_text
@@ -84,10 +86,14 @@ class KeyListing:
             return [], ""
         cells = state.cells.cached()
 
-        found = set(await _first(cells, size + 1, lambda key: _unpaged(key, bounds)))
+        found = set[bytes]()
+        for window in list(state.panes.windows.values()):  # before the cells, to which a pane may move meanwhile
+            found.update(await _first(keys_in(window), size + 1, lambda key: _unpaged(key, bounds)))
+            found = set(sorted(found)[: size + 1])
+            await asyncio.sleep(0)
+        found.update(await _first(cells, size + 1, lambda key: _unpaged(key, bounds)))
         for table in state.timers.tables.values():
             found.update(await _first(table.keys(), size + 1, lambda key: _with_timers(state, key, bounds)))
-        found.update(await _first(keys_with_panes(state.panes), size + 1, lambda key: _unpaged(key, bounds)))
         unread: bytes | None = None
         if state.cells.evicted:
             rows, unread = await self._stored(core, bounds, size + 1)
@@ -206,16 +212,20 @@ class TimerListing:
     ) -> dict[_TimerPlace, int | None]:
         table, processing = core.state.timers.tables[domain], domain is TimeDomain.PROCESSING_TIME
 
-        panes = PaneTable() if processing else core.state.panes
-
         def places(one: bytes) -> Iterator[tuple[_TimerPlace, int | None]]:
-            for tag, setting in users_timers(table.of_key(one) | pane_timers(panes, one)).items():
+            for tag, setting in users_timers(table.of_key(one)).items():
                 place = _TimerPlace(setting.at, processing, one, tag)
                 if after is None or place > after:
                     yield place, setting.hold
 
-        keys = dict.fromkeys(chain(table.keys(), keys_with_panes(panes))) if key is None else [key]
-        return dict(await _first(keys, count, places))
+        found: list[tuple[_TimerPlace, int | None]] = []
+        for window in () if processing else list(core.state.panes.windows.values()):
+            # One window at a time: all of them may have hundreds of thousands of panes. They come before the timers of
+            # the table, to which a pane may move meanwhile.
+            ends = await _first(keys_in(window, key), count, partial(_end_of, window, after))
+            found = sorted(chain(found, ends))[:count]
+            await asyncio.sleep(0)
+        return dict(found) | dict(await _first(table.keys() if key is None else [key], count, places))
 
     async def _with_spilled(
         self,
@@ -277,6 +287,12 @@ async def _first(keys: Iterable[bytes], count: int, wanted: Callable[[bytes], It
         # Sorting what is almost sorted is several times faster than a heap, which is Python's own code.
         found = sorted(chain(found, (one for one in some if one is not None)))[:count]
     return found
+
+
+def _end_of(window: WindowPanes, after: _TimerPlace | None, key: bytes) -> Sequence[tuple[_TimerPlace, int | None]]:
+    """The timer that the key's pane in the window stands for."""
+    place = _TimerPlace(window.end, False, key, window.timer[2])
+    return [(place, None)] if after is None or place > after else ()
 
 
 def users_timers(timers: dict[str, TimerSetting]) -> dict[str, TimerSetting]:

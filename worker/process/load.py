@@ -214,7 +214,7 @@ def _interval_load(one: Metered, now: int) -> wire.IntervalLoad:
     state = core.state
     load.queued_records = state.intake.records
     load.pending_productions = state.outbox.unacked.records
-    load.keys = len(state.cells) - state.cells.pages + state.panes.most_keys
+    load.keys = state.cached_keys
     load.cached_bytes = state.cells.bytes_held + state.panes.bytes
     load.independent = core.independent
     damaged = core.damaged_rows

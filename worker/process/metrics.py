@@ -156,7 +156,7 @@ _GAUGES: dict[str, tuple[str, Callable[[IntervalCore], float]]] = {
     ),
     "millwheel_cached_keys": (
         "Keys whose state is in memory",
-        lambda core: len(core.state.cells) - core.state.cells.pages,
+        lambda core: core.state.cached_keys,
     ),
     "millwheel_blocked_keys": (
         "Keys that wait for a row, a hook or another attempt",

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Final
 
 from millwheel.coordination.contract import Compare, Coordinator, CoordinatorError, LeaseExpiredError, Put
 from millwheel.model.catalog import Catalog, OwnedInterval
-from millwheel.model.catalog_keys import worker_key
+from millwheel.model.catalog_keys import departure_key, worker_key
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2
@@ -28,6 +27,9 @@ _PATIENCE_TIMES_TO_LIVE: Final = 3
 
 A thread renews for a process whose event loop hangs, so its lease may end only two times to live after that began. One
 more is for etcd, which ends leases late after a change of its leader."""
+
+_REMEMBERED_SECONDS: Final = 86_400.0
+"""An orderly end is known for so long. No master has to lead meanwhile: the next leader records it in the event log."""
 
 _REMEDY: Final = (
     "the next owner runs it again, and loses its lease again: have the hook produce in slices (docs/limits.md), or set "
@@ -100,22 +102,32 @@ class Registration:
     async def close(self) -> None:
         """End the lease at once, so that the intervals move without waiting for its expiry.
 
-        The record first says that this is in order, and no crash.
+        The record becomes one of a departure: this is in order, and no crash.
         """
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        leaving = catalog_pb2.WorkerRecord(leaving=True)
-        leaving.MergeFrom(self._record)
-        key = worker_key(self._record.endpoint.worker_id)
         try:
-            if self._written:  # else the key may be free, and a record without a lease would stay for ever
-                with suppress(LeaseExpiredError):
-                    put = Put(key, leaving.SerializeToString(), self._lease)
-                    await self._coordinator.transact([Compare(key, self._written)], [put])
+            if self._written:
+                await self._depart()
+        except CoordinatorError as error:
+            log.info("the orderly end of this worker is not recorded: %s", error)
+        try:
             await self._coordinator.revoke_lease(self._lease)
         except CoordinatorError as error:
             log.info("the lease was left to end by itself: %s", error)
+
+    async def _depart(self) -> None:
+        """Replace the record by one that outlives this process and its lease.
+
+        Both happen in one revision. So a master that finds this worker gone also finds why, whenever it came to lead.
+        If the record is gone already, nothing is written: the lease has ended, and that was no orderly end.
+        """
+        name = self._record.endpoint.worker_id
+        lease = await self._coordinator.grant_lease(_REMEMBERED_SECONDS)
+        put = Put(departure_key(name), self._record.SerializeToString(), lease)
+        compare = Compare(worker_key(name), self._written)
+        await self._coordinator.transact([compare], [put], deletes=[compare.key])
 
     def renew_from_scratch(self) -> None:
         """Release all intervals and register again for fresh sequencers. Only a takeover repairs some errors."""
@@ -138,7 +150,8 @@ class Registration:
             self._renewed_at = asyncio.get_running_loop().time()
             self._lease = await self._coordinator.grant_lease(self._ttl)
             put = Put(key, self._record.SerializeToString(), self._lease)
-            made = await self._coordinator.transact([Compare(key, 0)], [put])
+            departure = departure_key(self._record.endpoint.worker_id)
+            made = await self._coordinator.transact([Compare(key, 0)], [put], deletes=[departure])
             if made.committed:
                 self._written = made.revision
                 return

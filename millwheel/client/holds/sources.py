@@ -41,22 +41,22 @@ def injector_cause(found: GroupWatermark, stream: str, name: str) -> HoldCause:
         return HoldCause("injector", name, text, unfed_remedy(stream))
     who = f"{name}: injector process {row.process!r}"
     end = (
-        "or, only if it never sends again, end it for good, with which the stream ends if no other process is left: "
+        "Only if it never sends again, end it for good, and the stream with it if no other process is left: "
         f"`millwheel injector finish {stream} {row.process}`"
     )
     if row.sequencer == 0:
         return HoldCause(
-            "injector", name, f"{who} is expected, and has never announced itself", f"start it, {end}", "", row.process
+            "injector", name, f"{who} is expected, and has never announced itself", f"start it. {end}", "", row.process
         )
     if row.idle:
         text = f"{who} is idle, and no other is active"
-        return HoldCause("injector", name, text, f"{_raise_it(stream, row.process)}, {end}", "", row.process)
+        return HoldCause("injector", name, text, f"{_raise_it(stream, row.process)}. {end}", "", row.process)
     if row.hold.kind == HoldKind.HOLD_KIND_INJECTOR:
         silent = row.HasField("silence_us")
         since = f"for {format_duration(Duration(row.silence_us))}" if silent else "since the server started"
         at = format_timestamp(Timestamp(row.watermark_us))
         text = f"{who} has reported nothing {since}; its low watermark is {at}"
-        remedy = f"see whether it runs; start it again under the same name, {end}"
+        remedy = f"see whether it runs, and start it again under the same name. {end}"
         return HoldCause("injector", name, text, remedy, "", row.process)
     text = f"{who} last published {_published(row)}: it promises no more yet"
     return HoldCause("injector", name, text, process=row.process)
@@ -65,7 +65,7 @@ def injector_cause(found: GroupWatermark, stream: str, name: str) -> HoldCause:
 def unfed_remedy(stream: str) -> str:
     """Return what to do about a stream that no injector process has ever fed."""
     return (
-        "start one; or, only if none will ever send into it, end the stream for good: "
+        "start one. Only if none will ever send into it, end the stream for good: "
         f"`millwheel injector finish {stream} --all`"
     )
 

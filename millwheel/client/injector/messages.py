@@ -50,9 +50,10 @@ __all__ = [
 class Limits:
     """Bounds of an injector. Durations are in microseconds."""
 
-    batch_records: int = 1_000
+    batch_records: int = 4_000
     batch_bytes: int = 256 << 10
-    """A batch is sealed when it has this many records, or this many bytes of values."""
+    """A batch is sealed when it has this many records, or this many bytes of values. Even with the longest keys it then
+    stays below a third of what one message may have. Only a sender with much to send fills one: see ``linger``."""
     window_records: int = 50_000
     """The most un-ACKed records. A record that goes to two consumers counts twice."""
     window_bytes: int = 64 << 20

@@ -10,8 +10,10 @@ batch may have several attempts in flight. An ACK counts for the record, whichev
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from operator import attrgetter
+from itertools import repeat
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 from millwheel.client.injector.dividing import divided
@@ -283,8 +285,9 @@ class OutboundQueues:
             if picks is None:
                 self._fill(queue, keys, values, timestamps, ids, first, now, since, gapless)
             else:
-                pick: list[Any] = [[column[index] for index in picks] for column in (keys, values, timestamps, ids)]
-                self._fill(queue, pick[0], pick[1], pick[2], pick[3], first, now, since, gapless)
+                # One call for each column, however many records it has.
+                pick = itemgetter(*picks) if len(picks) > 1 else itemgetter(slice(picks[0], picks[0] + 1))
+                self._fill(queue, pick(keys), pick(values), pick(timestamps), pick(ids), first, now, since, gapless)
             queues[queue] = None
         return queues
 
@@ -525,9 +528,9 @@ def _by_interval(starts: Sequence[bytes], keys: Sequence[bytes]) -> Collection[t
     """
     if not starts:
         return ((0, None),)
-    found: dict[int, list[int]] = {}
-    for index, key in enumerate(keys):
-        found.setdefault(bisect_right(starts, key), []).append(index)
+    found: defaultdict[int, list[int]] = defaultdict(list)
+    for index, at in enumerate(map(bisect_right, repeat(starts), keys)):
+        found[at].append(index)
     return [(at, None) for at in found] if len(found) == 1 else found.items()
 
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from millwheel.connectors.cassandra.errors import CassandraError
-from millwheel.connectors.progress import ShardProgress, follows, with_batch
+from millwheel.connectors.progress import ShardProgress, follows, is_over, with_batch, without_batch
 from millwheel.connectors.sink import SinkBatch, SinkShard
 
 __all__ = ["PROGRESS", "TIMES", "TableProgress", "next_progress"]
@@ -72,23 +74,19 @@ def next_progress(
 def _apart(found: TableProgress | None, place: SinkShard, batch: SinkBatch[Any], table: str) -> str:
     """What to do where the table stands elsewhere than the topology."""
     shard = f"{place.sink}, shard {place.shard}"
-    # The first batch of a run follows an older run alone.
-    run = place.run if batch.after else place.run - 1
+    run, number, after = msgspec.structs.astuple(without_batch(place, batch))
     here = f"{table} has {'no batch' if found is None else f'batch {found.number}'} of {shard}"
     if found is None:
-        columns, values = "sink, shard, run, number, id, time", f"{run}, {batch.number - 1}, '{batch.after}', 0"
+        columns, values = "sink, shard, run, number, id, time", f"{run}, {number}, '{after}', 0"
         set_to = f"INSERT INTO {table} ({columns}) VALUES ('{place.sink}', {place.shard}, {values}) IF NOT EXISTS"
     else:
         set_to = (
-            f"UPDATE {table} SET run = {run}, number = {batch.number - 1}, id = '{batch.after}' "
+            f"UPDATE {table} SET run = {run}, number = {number}, id = '{after}' "
             f"WHERE sink = '{place.sink}' AND shard = {place.shard} IF EXISTS"
         )
     go_on = f"Or go on, and what is missing or was set back stays so: {set_to}"
     if found is not None and found.run > place.run:
-        return (
-            f"a later topology of the same name writes {shard}: this one is over. If that one was deleted, such as a "
-            f"fork, let this one go on: {set_to}"
-        )
+        return is_over(place, set_to)
     if found is not None and found.run == place.run and (not batch.after or found.number >= batch.number - 1):
         return (
             f"{here}, and another batch {batch.number} comes next: the topology was set back to an earlier time, and "

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from millwheel.connectors.delta.errors import DeltaTableError
-from millwheel.connectors.progress import ShardProgress, follows, with_batch, without_batch
+from millwheel.connectors.progress import ShardProgress, follows, is_over, with_batch, without_batch
 from millwheel.connectors.sink import SinkBatch, SinkShard
 
 __all__ = ["found_progress", "next_progress", "transactions"]
@@ -27,7 +27,7 @@ def transactions(place: SinkShard, progress: ShardProgress) -> dict[str, int]:
     {'millwheel/shop/sales/0/run': 5, 'millwheel/shop/sales/0/batch': 17, 'millwheel/shop/sales/0/id-1': 0,\
  'millwheel/shop/sales/0/id-2': 1}
     """
-    first, second = struct.unpack(">qq", bytes.fromhex(progress.id))
+    first, second = struct.unpack(">qq", bytes.fromhex(progress.id.zfill(32)))
     numbers = (progress.run, progress.batch, first, second)
     return dict(zip(_applications(place), numbers, strict=True))
 
@@ -69,20 +69,19 @@ def _applications(place: SinkShard) -> list[str]:
 def _apart(found: ShardProgress | None, place: SinkShard, batch: SinkBatch[Any], table: str) -> str:
     """What to do where the table stands elsewhere than the topology."""
     shard = f"{place.sink}, shard {place.shard}"
-    if found is not None and found.run > place.run:
-        return f"a later topology of the same name writes {shard}: this one is over"
-    here = f"{table} has {'no batch' if found is None else f'batch {found.batch}'} of {shard}"
-    if not batch.after:
-        return f"{here}, and another batch {batch.number} begins the same run: write to a sink of another name"
     former = msgspec.json.encode(transactions(place, without_batch(place, batch))).decode()
-    go_on = f"Then set its progress, as docs/delta.md says, to {former}"
-    if found is None or found.run < place.run or found.batch < batch.number - 1:
+    set_to = f"set its progress, as docs/delta.md says, to {former}"
+    if found is not None and found.run > place.run:
+        return is_over(place, set_to)
+    here = f"{table} has {'no batch' if found is None else f'batch {found.batch}'} of {shard}"
+    if found is None or (batch.after and (found.run < place.run or found.batch < batch.number - 1)):
         return (
             f"{here}, and batch {batch.number} comes next: the table was set back to an earlier time, or is another "
-            f"one. Put the former one back, or write to a sink of another name. Or let records be missing. {go_on}"
+            "one. Put the former one back, or write to a sink of another name. Or let records be missing. Then "
+            f"{set_to}"
         )
     return (
         f"{here}, and another batch {batch.number} comes next: the topology was set back to an earlier time, and the "
         f"table was not. Take the records of this shard from batch {batch.number} on out of the table: they come "
-        f"again. {go_on}. Or write to a sink of another name"
+        f"again. Then {set_to}. Or write to a sink of another name"
     )

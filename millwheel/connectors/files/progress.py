@@ -12,7 +12,7 @@ import msgspec
 
 from millwheel.connectors.files.errors import FilesError
 from millwheel.connectors.files.layout import Layout
-from millwheel.connectors.progress import ShardProgress, follows, without_batch
+from millwheel.connectors.progress import ShardProgress, follows, is_over, without_batch
 from millwheel.connectors.sink import SinkBatch, SinkShard
 
 __all__ = ["FOLDER", "FilesProgress", "file_name", "progress_path", "raised"]
@@ -77,15 +77,9 @@ def _apart(found: FilesProgress | None, place: SinkShard, batch: SinkBatch[Any],
             f"write {former} to that file: then the sink goes on, and what is missing stays so"
         )
     if found.run > place.run:
-        begin = f"write {former} to {where}" if batch.after else f"remove the file {where}"
-        return (
-            f"a later topology of the same name writes {place.sink}, shard {place.shard}: this one is over. If that "
-            f"one was deleted, such as a fork, let this one go on: {begin}. What it has written stays in the folder"
-        )
+        return is_over(place, f"write {former} to {where}")
     here = f"{where} has batch {found.batch} of {place.sink}, shard {place.shard}"
-    if not batch.after:
-        return f"{here}, and another batch {batch.number} begins the same run: write to a sink of another name"
-    if found.run < place.run or found.batch < batch.number - 1:
+    if batch.after and (found.run < place.run or found.batch < batch.number - 1):
         return (
             f"{here}, and batch {batch.number} comes next: the folder was set back to an earlier time, and the "
             "topology was not. Put the folder's later state back, or write to a sink of another name. Or write "

@@ -96,6 +96,10 @@ def read_files(
     return _FilesSource(where, record_type, form, watch, follow, 0 if begins == "earliest" else begins, columns)
 
 
+_LONGEST_SHOWN: Final = 400
+"""The most characters of an identity that people can read. An identity has up to 512."""
+
+
 @dataclass(frozen=True, slots=True)
 class _FilesSource(Source[T, FilePosition], Generic[T]):
     pattern: FilePattern
@@ -108,8 +112,10 @@ class _FilesSource(Source[T, FilePosition], Generic[T]):
 
     def identity(self) -> str:
         """The files and their format. The type may get new fields, for example."""
-        text = f"{self.pattern} as {self.form}, {'more' if self.watch else 'no more'} to come"
-        return f"files {blake2b(text.encode(), digest_size=16).hexdigest()} as {self.form}"
+        text = f"files {self.pattern} as {self.form}, {'more' if self.watch else 'no more'} to come"
+        if len(text) <= _LONGEST_SHOWN:
+            return text
+        return f"{text[:_LONGEST_SHOWN]}... ({blake2b(text.encode(), digest_size=16).hexdigest()})"
 
     async def splits(self) -> Splits:
         names = await on_thread(partial(storage_of(self.pattern.root).find, self.pattern.parts, self.since))

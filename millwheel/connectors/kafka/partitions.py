@@ -163,18 +163,21 @@ class PartitionReader(SplitReader[T, int], Generic[T]):
         if self._begins:
             self._begins = False
             return Read([], self._position, behind=max(self._high - self._position, 1))
-        records = await self._thread.call(self._read)
+        records, offsets = await self._thread.call(self._read)
         now = time.monotonic()
         if records:
             self._last_record = now
         elif now - self._last_record >= _CONFIRM_AFTER:
             self._high = await self._asker.end(*self._place)
             return Read(records, self._position, behind=max(self._high - self._position, 0))
-        return Read(records, self._position, behind=max(self._high - self._position, 0 if records else 1))
+        behind = max(self._high - self._position, 0 if records else 1)
+        return Read(records, self._position, behind=behind, places=lambda index: _place(offsets[index]))
 
-    def _read(self) -> list[tuple[T | BadRecord, Timestamp | None]]:
+    def _read(self) -> tuple[list[tuple[T | BadRecord, Timestamp | None]], list[int]]:
+        """Return the next records, and the offset of each."""
         self._fetch()
         records: list[tuple[T | BadRecord, Timestamp | None]] = []
+        offsets: list[int] = []
         size, end = 0, time.monotonic() + _LONGEST_READ
         most = min(self.most_records, _MOST_RECORDS)
         while self._waiting and len(records) < most and size < _MOST_BYTES and time.monotonic() < end:
@@ -182,12 +185,14 @@ class PartitionReader(SplitReader[T, int], Generic[T]):
             if message.error() is not None:
                 self._pass(message)
                 continue
+            offset = message.offset() or 0
             records.append((self._value(message), event_time(message)))
+            offsets.append(offset)
             size += message_bytes(message)
-            self._position = (message.offset() or 0) + 1
+            self._position = offset + 1
         place = library().TopicPartition(*self._place)
         self._high = max(self._high, self._handle.get_watermark_offsets(place, cached=True)[1])
-        return records
+        return records, offsets
 
     def _fetch(self) -> None:
         """Take what the library has fetched, if all of the former messages were read."""
@@ -215,7 +220,7 @@ class PartitionReader(SplitReader[T, int], Generic[T]):
             raise  # a schema registry that is away, or a library that is missing: the record has no fault
         except Exception as error:
             raw: Any = message.value() or b""
-            at = f"offset {message.offset()}"
+            at = _place(message.offset() or 0)
             return BadRecord(str(self._place.number), at, error_message(error), raw[:_MOST_RAW])
 
     def _removed(self, what: str) -> KafkaError:
@@ -240,3 +245,8 @@ class PartitionReader(SplitReader[T, int], Generic[T]):
         self._waiting.clear()
         if self._client is not None:
             self._client.handle.close()
+
+
+def _place(offset: int) -> str:
+    """Where a record is in its partition, for people."""
+    return f"offset {offset}"

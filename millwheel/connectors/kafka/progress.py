@@ -12,7 +12,7 @@ import msgspec
 
 from millwheel.connectors.kafka.asking import Asker, NoTopicError
 from millwheel.connectors.kafka.clients import ANSWER_SECONDS, Access, KafkaClient, KafkaError, is_moving, library
-from millwheel.connectors.progress import ShardProgress, follows, without_batch
+from millwheel.connectors.progress import ShardProgress, follows, is_over, without_batch
 from millwheel.connectors.sink import SinkBatch, SinkShard
 
 __all__ = ["NO_PROGRESS", "check_ended", "comes_next", "ensure_topic", "newest_progress", "progress_topic"]
@@ -43,28 +43,16 @@ def comes_next(progress: ShardProgress, batch: SinkBatch[Any], place: SinkShard)
     if follows(progress, place, batch):
         return True
     topic = progress_topic(place.sink)
-    former = without_batch(place, batch) if batch.after else NO_PROGRESS
-    wanted = f"the key {place.shard}: {msgspec.json.encode(former).decode()}"
+    former = msgspec.json.encode(without_batch(place, batch)).decode()
+    add = f"add this value to partition {place.shard} of topic {topic!r}, with the key {place.shard}: {former}"
     if progress.run > place.run:
-        raise KafkaError(
-            f"a later topology of the same name writes {_name(place)}: this one is over. If that one was deleted, such "
-            f"as a fork, let this one go on: add this value to partition {place.shard} of topic {topic!r}, with "
-            f"{wanted}. What it has written stays in Kafka"
-        )
-    here = f"topic {topic!r} says that batch {progress.batch} is the newest one in Kafka of {_name(place)}"
-    if not batch.after:
-        raise KafkaError(
-            f"{here}, and another batch {batch.number} begins the same run: write to a sink of another name"
-        )
+        raise KafkaError(is_over(place, add))
     raise KafkaError(
-        f"{here}, and batch {batch.number} comes next, after another one: the topology or Kafka was set back to an "
-        "earlier time, or the topic was removed. Write to a sink of another name. Or add this value to partition "
-        f"{place.shard}, with {wanted}. Then the sink goes on, and what is twice or missing in Kafka stays so"
+        f"topic {topic!r} says that batch {progress.batch} is the newest one in Kafka of {place.sink}, shard "
+        f"{place.shard}, and batch {batch.number} comes next, after another one: the topology or Kafka was set back to "
+        f"an earlier time, or the topic was removed. Write to a sink of another name. Or {add}. Then the sink goes on, "
+        "and what is twice or missing in Kafka stays so"
     )
-
-
-def _name(place: SinkShard) -> str:
-    return f"shard {place.shard} of {place.sink}"
 
 
 async def ensure_topic(asker: Asker, place: SinkShard, replicas: int) -> str:

@@ -25,6 +25,10 @@ _KNOWN: Final = "google/protobuf/"
 """Files that begin so are known to each registry, as to each compiler."""
 _SHOWN: Final = 5
 """So many messages of a schema are in an error."""
+_COUNTED: Final = (
+    ". It may be one if Confluent's client for Python wrote it, which counts entries of maps as messages, and Java's "
+    "serializers do not: in the writer's file, let maps stand behind the messages that are beside them"
+)
 
 
 class ProtobufValues(RegistryValues[T]):
@@ -136,6 +140,7 @@ class ProtobufValues(RegistryValues[T]):
             if found != place:
                 raise ValueError(
                     f"it is not a {self.name()}: it is the message {list(found)} of a schema that has {known or 'none'}"
+                    + (_COUNTED if found == _place_with_entries(self._class.DESCRIPTOR) else "")
                 )
             return self._value(data[length:])
 
@@ -158,6 +163,14 @@ def _text(file: Any) -> str:
 
 def _place_of(name: str, places: Places) -> Place | None:
     return next((place for place, one in places.items() if one == name), None)
+
+
+def _place_with_entries(descriptor: Any) -> Place:
+    """The place of a message if entries of maps and groups had places, too, as a descriptor has them."""
+    around = descriptor.containing_type
+    if around is None:
+        return (list(descriptor.file.message_types_by_name).index(descriptor.name),)
+    return (*_place_with_entries(around), [one.name for one in around.nested_types].index(descriptor.name))
 
 
 def _message_class(kind: Any) -> type[Message]:

@@ -222,15 +222,18 @@ class _SessionReader(SplitReader[T, SessionPosition]):
             return Read([], self._deliveries.position, behind=1)
         if not self._inbox.messages and not self._committed:
             return Read([], self._deliveries.position, behind=0)
-        records = self._take()
+        records, topics = self._take()
         # What the broker keeps back until there are acknowledgements is not known.
-        return Read(records, self._deliveries.position, behind=max(len(self._inbox.messages), 1))
+        behind = max(len(self._inbox.messages), 1)
+        return Read(records, self._deliveries.position, behind=behind, places=lambda index: _place(topics[index]))
 
     def _is_reached(self) -> bool:
         return self._link.is_reached(self._topics, _PROBE_SECONDS)
 
-    def _take(self) -> list[tuple[T | BadRecord, None]]:
+    def _take(self) -> tuple[list[tuple[T | BadRecord, None]], list[str]]:
+        """Return the records of messages that wait, and the topic of each."""
         records: list[tuple[T | BadRecord, None]] = []
+        topics: list[str] = []
         size = 0
         most = min(self.most_records, _MOST_RECORDS)
         while self._inbox.messages and len(records) < most and size < _MOST_BYTES:
@@ -244,14 +247,14 @@ class _SessionReader(SplitReader[T, SessionPosition]):
                 if not self._deliveries.take(SentMessage(message.mid, message.dup, content)):
                     continue
             records.append((self._value(MqttMessage(message.topic, message.payload, own, message.qos)), None))
-        return records
+            topics.append(message.topic)
+        return records, topics
 
     def _value(self, message: MqttMessage) -> T | BadRecord:
         try:
             return self._source.read_as(message)
         except Exception as error:
-            place = f"a message of the topic {message.topic}"
-            return BadRecord(self._topics, place, error_message(error), message.payload[:_MOST_RAW])
+            return BadRecord(self._topics, _place(message.topic), error_message(error), message.payload[:_MOST_RAW])
 
     async def close(self) -> None:
         try:
@@ -264,6 +267,11 @@ class _SessionReader(SplitReader[T, SessionPosition]):
                     "error or a move. Messages of QoS 1 wait at the broker",
                     unread, self._topics,
                 )  # fmt: skip
+
+
+def _place(topic: str) -> str:
+    """Where a message came from, for people. A message has no number that stays."""
+    return f"a message of the topic {topic}"
 
 
 class _Inbox:

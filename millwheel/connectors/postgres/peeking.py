@@ -11,7 +11,7 @@ from msgspec import structs
 
 from millwheel.connectors.postgres.copying import Snapshot, settled
 from millwheel.connectors.postgres.pgoutput import TransactionBegin, parse
-from millwheel.connectors.postgres.rows import ChangeDecoder, ChangedRow, Load, fields_of
+from millwheel.connectors.postgres.rows import ChangeDecoder, ChangedRow, Load, fields_of, place_of
 from millwheel.connectors.postgres.session import PostgresError, opened, psycopg_module
 from millwheel.connectors.postgres.slots import PEEK, ReplicatedTable, Slot
 from millwheel.connectors.postgres.tables import RowCopier
@@ -145,11 +145,15 @@ class Session(Generic[T]):
             ) from error
         self._busy_since = None
         position = self._changes.position
+
+        def place(index: int) -> str:
+            return place_of(records[index][0])
+
         if position.copy is not None:
             # Rows may have any time, if the user states it. So nothing raises the low watermark before all are there.
-            return Read(records, position, MIN_TIMESTAMP, behind=1)
+            return Read(records, position, MIN_TIMESTAMP, behind=1, places=place)
         # Nothing waits if this very read has looked, and found the end.
-        return Read(records, position, behind=0 if looks and self._caught_up else 1)
+        return Read(records, position, behind=0 if looks and self._caught_up else 1, places=place)
 
     def _begin_copy(self) -> Position | None:
         """Begin a copy, if it can begin now. No row comes before that is committed: it has the time of all rows."""

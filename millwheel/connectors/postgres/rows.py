@@ -17,7 +17,7 @@ from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.typeinfo import describe_type, type_name
 
-__all__ = ["ChangeDecoder", "ChangedRow", "fields_of"]
+__all__ = ["ChangeDecoder", "ChangedRow", "fields_of", "place_of"]
 
 T = TypeVar("T")
 
@@ -56,6 +56,15 @@ class ChangedRow(msgspec.Struct, Generic[T], frozen=True):
     def row(self) -> T:
         """The row after, or the deleted one as far as it is known."""
         return cast(T, self.before if self.after is None else self.after)
+
+
+def place_of(record: ChangedRow[Any] | BadRecord) -> str:
+    """Where a record is in its slot, for people."""
+    if isinstance(record, BadRecord):
+        return record.place
+    if not record.index:
+        return f"a copied row, with all changes up to LSN {format_lsn(record.lsn)}"
+    return f"LSN {format_lsn(record.lsn)}, change {record.index}"
 
 
 class _Plan(NamedTuple):

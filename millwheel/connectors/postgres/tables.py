@@ -9,13 +9,14 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
 
 from millwheel.connectors.postgres.copying import Beyond, Snapshot, counted, keys_of, with_rows
-from millwheel.connectors.postgres.pgoutput import Column, Relation, Row
+from millwheel.connectors.postgres.pgoutput import Relation, Row
 from millwheel.connectors.postgres.session import PostgresError, psycopg_module
+from millwheel.connectors.postgres.shapes import TableShape, escaped, find_operators, quoted, table_shape
 from millwheel.connectors.postgres.slots import ReplicatedTable
 from millwheel.connectors.postgres.transactions import Copy, FoundChange, Key, Position
 
@@ -52,74 +53,8 @@ _OLDEST: Final = """SELECT what FROM (
 SELECT transaction, format('the prepared transaction %L of the database %I', gid, database) FROM pg_prepared_xacts
 UNION ALL SELECT backend_xid, format('the session %s (%s) of the database %I', pid, application_name, datname)
 FROM pg_stat_activity WHERE backend_xid IS NOT NULL) AS open (xid, what) ORDER BY age(xid) DESC LIMIT 1"""
-_COLUMNS: Final = """SELECT c.relkind::text, c.relreplident = 'i' AND NOT i.indisreplident, a.attname::text,
-a.atttypid::int8, format('%%I.%%I', tn.nspname, t.typname),
-CASE WHEN l.oid IS NOT NULL THEN format('%%I.%%I', ln.nspname, l.collname) END,
-a.attgenerated::text, array_position(i.indkey::int2[], a.attnum), i.indnkeyatts,
-(SELECT quote_ident(gn.nspname) FROM pg_opclass oc JOIN pg_amop am ON am.amopfamily = oc.opcfamily
-AND am.amoplefttype = oc.opcintype AND am.amoprighttype = oc.opcintype AND am.amopstrategy = 5
-JOIN pg_operator g ON g.oid = am.amopopr JOIN pg_namespace gn ON gn.oid = g.oprnamespace
-WHERE oc.oid = i.indclass[array_position(i.indkey::int2[], a.attnum)])
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-JOIN pg_type t ON t.oid = a.atttypid JOIN pg_namespace tn ON tn.oid = t.typnamespace
-LEFT JOIN pg_collation l ON l.oid = a.attcollation LEFT JOIN pg_namespace ln ON ln.oid = l.collnamespace
-LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
-WHERE n.nspname = %s AND c.relname = %s ORDER BY a.attnum"""
-"""The last column is the schema of the operator ``>`` by which the index of the primary key is ordered."""
-_PUBLISHED: Final = "FROM pg_publication_tables WHERE pubname = %s AND schemaname = %s AND tablename = %s"
-_PUBLISHES_PARTS: Final = 150_000
-_PUBLISHES_GENERATED: Final = 180_000
-"""From these versions of the server on, a publication may have some rows and columns alone, or generated columns."""
 
 log = logging.getLogger("millwheel.postgres")
-
-
-class _KeyColumn(NamedTuple):
-    """A column of the primary key. ``collation`` is empty for a type without one."""
-
-    name: str
-    type: str
-    collation: str
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.type} {self.collation}".rstrip()
-
-    def typed(self, value: str) -> str:
-        """SQL for a text as a value of the column, which compares as the column does."""
-        collate = f" COLLATE {self.collation}" if self.collation else ""
-        return value + _escaped(f"::{self.type}{collate}")
-
-
-class _FoundColumn(NamedTuple):
-    """A row of ``_COLUMNS``."""
-
-    kind: str
-    other_identity: bool | None
-    name: str
-    type_id: int
-    type: str
-    collation: str | None
-    generated: str
-    place: int | None
-    keys: int | None
-    operators: str | None
-
-    @property
-    def place_in_key(self) -> int | None:
-        """None: it is not in the primary key."""
-        place, keys = self.place, self.keys
-        return None if place is None or keys is None or place >= keys else place
-
-
-class _Shape(NamedTuple):
-    """What is copied of a table: its columns, its primary key, and which rows. ``path`` finds the key's operators."""
-
-    relation: Relation
-    key: tuple[_KeyColumn, ...]
-    only: str
-    rows: str
-    path: str
 
 
 class RowCopier:
@@ -133,7 +68,7 @@ class RowCopier:
         self._connection = connection
         self._place = place
         self._fields = fields
-        self._shape: _Shape | None = None
+        self._shape: TableShape | None = None
         self._ends_at: float | None = None
         """When the transaction ends. None: there is none."""
         self._rows: deque[Row] = deque()
@@ -225,18 +160,18 @@ class RowCopier:
             time.sleep(_DURABLE_PAUSE)
         return True
 
-    def _declare(self, shape: _Shape, behind: Key | None) -> None:
-        names, key = [_quoted(one.name) for one in shape.relation.columns], [_quoted(one.name) for one in shape.key]
-        wanted = [_escaped(f"({shape.rows})")] if shape.rows else []
+    def _declare(self, shape: TableShape, behind: Key | None) -> None:
+        names, key = [quoted(one.name) for one in shape.relation.columns], [quoted(one.name) for one in shape.key]
+        wanted = [escaped(f"({shape.rows})")] if shape.rows else []
         wanted += [f"{_row(key)} > {_row([one.typed('%s') for one in shape.key])}"] if behind is not None else []
         where = f" WHERE {' AND '.join(wanted)}" if wanted else ""
-        table = shape.only + _escaped(self._place.name)
+        table = shape.only + escaped(self._place.name)
         select = f"SELECT {', '.join(names)} FROM {table}{where} ORDER BY {', '.join(key)}"
         # DECLARE takes no parameters from the server.
         declares = psycopg_module().ClientCursor(self._connection)
         declares.execute(f"DECLARE copied NO SCROLL CURSOR FOR {select}", behind or ())
 
-    def _in_order_of(self, copy: Copy, shape: _Shape) -> _Shape:
+    def _in_order_of(self, copy: Copy, shape: TableShape) -> TableShape:
         """The shape, if it has the order in which rows were copied so far. Where a key stands follows from that."""
         if tuple(map(str, shape.key)) != copy.key:
             raise PostgresError(
@@ -311,7 +246,7 @@ class RowCopier:
             if (what := counted(copy, change, places)) is not None:
                 yield what
 
-    def _beyond(self, shape: _Shape, copy: Copy, keys: Sequence[Key]) -> Sequence[Beyond]:
+    def _beyond(self, shape: TableShape, copy: Copy, keys: Sequence[Key]) -> Sequence[Beyond]:
         """Where keys are, by the order of the database."""
         if not keys:
             return []
@@ -323,66 +258,13 @@ class RowCopier:
         select = f"SELECT {compared} FROM unnest({arrays}) WITH ORDINALITY AS k({', '.join(names)}, n) ORDER BY n"
         bounds = [*(copy.settled or ()), *(copy.copied or ())]
         columns = [list(column) for column in zip(*keys, strict=True)]
-        self._find_operators(shape.path)  # the end of a transaction may have taken it back
+        find_operators(self._connection, shape.path)  # the end of a transaction may have taken it back
         return self._connection.execute(select, [*bounds, *columns]).fetchall()
 
-    def _look_at_table(self) -> _Shape:
-        """What is copied now.
-
-        Raises:
-            PostgresError: It has no primary key, or old rows do not have it.
-        """
-        place, version, found = self._place, self._connection.info.server_version, self._columns()
-        in_key = {at: one for one in found if (at := one.place_in_key) is not None}
-        in_order = [in_key[at] for at in sorted(in_key)]
-        path = ", ".join(dict.fromkeys(["pg_catalog", *(one.operators for one in in_order if one.operators)]))
-        self._find_operators(path)
-        published, rows = self._published(found[0].kind)
-        if not in_order:
-            raise PostgresError(
-                f"the rows of {place.name} are copied in the order of its primary key, and it has none: give it one, "
-                "or let the source begin without the rows, by initial='none'"
-            )
-        if found[0].other_identity:
-            raise PostgresError(
-                f"the rows of {place.name} are copied by its primary key, and changes have only the columns of another "
-                f"index: ALTER TABLE {place.name} REPLICA IDENTITY DEFAULT, or FULL"
-            )
-        columns = []
-        for one in found:
-            is_sent = one.name in published and (not one.generated or version >= _PUBLISHES_GENERATED)
-            if one in in_order or (is_sent and one.name in self._fields):
-                columns.append(Column(one in in_order, one.name, one.type_id))
-        relation = Relation(0, place.schema, place.table, "d", tuple(columns))
-        key = tuple(_KeyColumn(one.name, one.type, one.collation or "") for one in in_order)
-        self._shape = _Shape(relation, key, "ONLY " if found[0].kind == "r" else "", rows, path)
+    def _look_at_table(self) -> TableShape:
+        """What is copied now. PostgresError: it cannot be."""
+        self._shape = table_shape(self._connection, self._place, self._fields)
         return self._shape
-
-    def _find_operators(self, path: str) -> None:
-        """Let ``>`` be that of the key's types. Found by name elsewhere, it would not have the order of the index."""
-        self._connection.execute("SELECT set_config('search_path', %s, false)", [path])
-
-    def _published(self, kind: str) -> tuple[Sequence[str], str]:
-        """The columns and the rows that the publication has. The whole table must not be copied in place of a part.
-
-        Raises:
-            PostgresError: It does not have the table, by now.
-        """
-        place = self._place
-        has_parts = self._connection.info.server_version >= _PUBLISHES_PARTS
-        parts = "attnames::text[], rowfilter" if has_parts else "NULL, NULL"
-        row = self._one(f"SELECT {parts} {_PUBLISHED}", place.publication, place.schema, place.table)
-        if row is None:
-            raise place.not_published(kind)
-        columns, rows = row
-        return tuple(self._fields) if columns is None else columns, rows or ""
-
-    def _columns(self) -> list[_FoundColumn]:
-        place = self._place
-        found = self._connection.execute(_COLUMNS, (place.schema, place.table)).fetchall()
-        if not found:
-            raise PostgresError(f"the database {self._connection.info.dbname!r} has no table {place.name} with columns")
-        return [_FoundColumn(*one) for one in found]
 
     def _one(self, statement: str, *parameters: Any) -> Any:
         return self._connection.execute(statement, parameters or None).fetchone()
@@ -390,15 +272,6 @@ class RowCopier:
 
 def _size(row: Row) -> int:
     return sum(len(one) for one in row if isinstance(one, bytes))
-
-
-def _escaped(sql: str) -> str:
-    """SQL in which the driver finds no parameter."""
-    return sql.replace("%", "%%")
-
-
-def _quoted(name: str) -> str:
-    return _escaped('"' + name.replace('"', '""') + '"')
 
 
 def _row(values: Sequence[str]) -> str:

@@ -221,7 +221,8 @@ class _StreamReader(SplitReader[T, StreamPosition]):
             self._report(self._position, missing)
         self._position = position
         records = [(self._value(entry), event_time(entry.id)) for entry in entries]
-        return Read(records, position, behind=max(self._behind(position, seen), 0 if seen.at_end else 1))
+        behind = max(self._behind(position, seen), 0 if seen.at_end else 1)
+        return Read(records, position, behind=behind, places=lambda index: _place(entries[index]))
 
     def _behind(self, position: StreamPosition, seen: Glimpse) -> int:
         """How many entries wait: all that are there, as long as it is not known how many were before."""
@@ -275,7 +276,7 @@ class _StreamReader(SplitReader[T, StreamPosition]):
         try:
             return self._source.read_as(entry)
         except Exception as error:
-            return BadRecord(self._stream, f"entry {entry.id}", error_message(error), shown(entry.fields))
+            return BadRecord(self._stream, _place(entry), error_message(error), shown(entry.fields))
 
     def _report(self, position: StreamPosition, missing: Missing) -> None:
         """Raise an error for what is missing, or log it if that is accepted."""
@@ -297,6 +298,11 @@ class _StreamReader(SplitReader[T, StreamPosition]):
 
     async def close(self) -> None:
         await self._connection.close()
+
+
+def _place(entry: RedisEntry) -> str:
+    """Where a record is in its stream, for people."""
+    return f"entry {entry.id}"
 
 
 def _name(field: bytes) -> str:

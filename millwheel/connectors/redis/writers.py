@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from millwheel.connectors.progress import is_over, without_batch
 from millwheel.connectors.redis.entries import Word, as_word, fields_of
 from millwheel.connectors.redis.servers import RedisAccess, RedisConnection, RedisError, hint
 from millwheel.connectors.sink import Sink, SinkBatch, SinkShard, SinkWriter
@@ -213,20 +214,17 @@ class _CommandWriter(SinkWriter[T]):
 
     def _apart(self, batch: SinkBatch[T], held: str) -> str:
         """What to do where Redis stands elsewhere than the topology."""
-        place, field = self._place, f"{self._place.sink} {self._place.shard}"
+        place, former = self._place, without_batch(self._place, batch)
+        to = f"{former.run} {former.batch} {former.id or '-'}"
+        go_on = f'HSET {self._progress} "{place.sink} {place.shard}" "{to}"'
         run, number, *_ = [*held.split(" "), "0", "0"]
         if run.isdigit() and int(run) > place.run:
-            return (
-                f"a later topology of the same name writes {place.sink}, shard {place.shard}: this one is over. If that"
-                f' one was deleted, let this one begin: HDEL {self._progress} "{field}". What it has written stays'
-            )
+            return is_over(place, go_on)
         here = f"{self._sink.access.name} has batch {number} of {place.sink}, shard {place.shard}"
-        if not batch.after:
-            return f"{here}, and another batch {batch.number} begins the same run: write to a sink of another name"
         return (
             f"{here}, and batch {batch.number} comes next: Redis lost writes, or it or the topology was set back to an "
             "earlier time. Set the other one back, too, or write to a sink of another name. Or go on, and what is twice"
-            f' or missing stays so: HSET {self._progress} "{field}" "{place.run} {batch.number - 1} {batch.after}"'
+            f" or missing stays so: {go_on}"
         )
 
     async def close(self) -> None:

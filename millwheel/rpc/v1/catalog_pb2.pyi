@@ -692,14 +692,11 @@ class WorkerRecord(_message.Message):
     STARTED_AT_US_FIELD_NUMBER: _builtins.int
     DAEMON_FIELD_NUMBER: _builtins.int
     PACKAGE_FIELD_NUMBER: _builtins.int
-    LEAVING_FIELD_NUMBER: _builtins.int
     started_at_us: _builtins.int
     daemon: _builtins.str
     """The daemon to which the process belongs. All processes of a daemon share a machine."""
     package: _builtins.str
     """The digest of the only code package that the process runs. Empty: any package, and stream logs."""
-    leaving: _builtins.bool
-    """Whether the process ends in order. It has released its intervals, and revokes its lease next."""
     @_builtins.property
     def endpoint(self) -> _common_pb2.Endpoint: ...
     def __init__(
@@ -709,11 +706,10 @@ class WorkerRecord(_message.Message):
         started_at_us: _builtins.int = ...,
         daemon: _builtins.str = ...,
         package: _builtins.str = ...,
-        leaving: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["daemon", b"daemon", "endpoint", b"endpoint", "leaving", b"leaving", "package", b"package", "started_at_us", b"started_at_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["daemon", b"daemon", "endpoint", b"endpoint", "package", b"package", "started_at_us", b"started_at_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

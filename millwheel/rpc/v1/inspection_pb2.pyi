@@ -61,6 +61,7 @@ class InspectKeyResponse(_message.Message):
     STATE_ERROR_FIELD_NUMBER: _builtins.int
     STOPPED_FIELD_NUMBER: _builtins.int
     SEALED_COMMIT_FIELD_NUMBER: _builtins.int
+    STATE_SHOWN_FIELD_NUMBER: _builtins.int
     journal: _builtins.str
     """The journal and the commit number of the state that this response shows."""
     commit: _builtins.int
@@ -80,6 +81,8 @@ class InspectKeyResponse(_message.Message):
     """The reason why the failure policy has stopped the computation. Empty if it has not."""
     sealed_commit: _builtins.int
     """Set if the response shows what this commit leaves, and the commit is not in the journal yet."""
+    state_shown: _builtins.str
+    """The state for people, with its times in ISO 8601. Empty if state_text says as much, or if the state is large."""
     @_builtins.property
     def timers(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimerStatus]: ...
     @_builtins.property
@@ -102,10 +105,11 @@ class InspectKeyResponse(_message.Message):
         state_error: _builtins.str = ...,
         stopped: _builtins.str = ...,
         sealed_commit: _builtins.int = ...,
+        state_shown: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_hold_us", b"_hold_us", "failure", b"failure", "hold_us", b"hold_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hold_us", b"_hold_us", "commit", b"commit", "failure", b"failure", "hold_us", b"hold_us", "journal", b"journal", "pending_productions", b"pending_productions", "pending_records", b"pending_records", "sealed_commit", b"sealed_commit", "state", b"state", "state_error", b"state_error", "state_text", b"state_text", "stopped", b"stopped", "timers", b"timers", "waits", b"waits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hold_us", b"_hold_us", "commit", b"commit", "failure", b"failure", "hold_us", b"hold_us", "journal", b"journal", "pending_productions", b"pending_productions", "pending_records", b"pending_records", "sealed_commit", b"sealed_commit", "state", b"state", "state_error", b"state_error", "state_shown", b"state_shown", "state_text", b"state_text", "stopped", b"stopped", "timers", b"timers", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__hold_us: _TypeAlias = _typing.Literal["hold_us"]  # noqa: Y015
     _WhichOneofArgType__hold_us: _TypeAlias = _typing.Literal["_hold_us", b"_hold_us"]  # noqa: Y015

@@ -106,10 +106,11 @@ class ReaderRules(ReaderSteps[T, P]):
 
     def test_close_gives_back_what_a_reader_holds(self) -> None:
         """Readers are opened and closed for ever: no file, connection or thread of them may stay."""
-        written = self._write_some()
+        written, source = self._write_some(), self.make_source()
 
         async def use() -> None:
-            await self._read_all(written)
+            # As in a worker: all readers are of one source, which may keep its search for splits a while.
+            await self._read_all(written, source)
 
         async def count() -> None:
             await use()  # what is made once, such as a pool of threads, is there from now on

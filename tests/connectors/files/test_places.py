@@ -73,6 +73,10 @@ def test_a_name_that_no_split_can_have_is_refused(tmp_path: Path) -> None:
 
 def test_an_update_may_change_the_type_and_no_files(tmp_path: Path) -> None:
     identity = read_files(tmp_path / "*.csv", Sale).identity()
+    assert identity == f"files {tmp_path}/*.csv as csv, no more to come", "an update that reads others names both"
+    long = [read_files(f"/{'x' * 250}/{'y' * 250}/{name}.csv", Sale).identity() for name in "ab"]
+    assert [len(one) for one in long] == [438] * 2
+    assert long[0] != long[1]
     assert read_files(tmp_path / "*.csv", dict[str, str]).identity() == identity
     assert read_files(tmp_path / "*.csv", Sale, watch=True).identity() != identity
     assert read_files(tmp_path / "?.csv", Sale).identity() != identity

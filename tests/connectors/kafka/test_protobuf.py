@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import millwheel as mw
 from millwheel.connectors.kafka.protobuf import ProtobufValues
+from millwheel.connectors.kafka.protobuf_places import place_bytes
 from millwheel.connectors.kafka.registry import RegisteredSchema
 from millwheel.sdk.codecs import codec_for
 from millwheel.sdk.errors import UsageError
@@ -320,6 +321,19 @@ def test_another_message_is_an_error() -> None:
         many(b"\0")
     with pytest.raises(ValueError, match="a schema that has none"):
         parser(BIDS, "")(b"\0")
+
+
+def test_a_writer_that_counts_entries_of_maps_is_named() -> None:
+    """Java's serializers count the messages of the text, and Confluent's client for Python those of the descriptor."""
+    body = "message Part {} map<string, Part> parts = 1; message Sale { string item = 1; }"
+    text = proto3(f"message First {{}} message Day {{ {body} }}")
+    sale = compiled(text, "shop.Day.Sale")
+    parse = parser(ProtobufValues(sale, None, None), text)
+    assert parse(place_bytes((1, 1)) + b"\x0a\x01x").item == "x"
+    with pytest.raises(ValueError, match=r"is the message \[1, 2\] .*It may be one if Confluent's client for Python"):
+        parse(place_bytes((1, 2)) + b"\x0a\x01x")
+    with pytest.raises(ValueError, match=r"is the message \[1, 0\] of a schema that has [\w., ]+$"):
+        parse(place_bytes((1, 0)))
 
 
 def test_bytes_that_are_no_message_are_an_error() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
@@ -230,13 +231,16 @@ def test_a_batch_follows_the_one_that_is_there() -> None:
         (
             ShardProgress(6, 1, "1"),
             batch(3),
-            'a later topology .*writes shard 0 of shop/totals: this one is over. If that one was deleted.*"id":"2"',
+            'a later topology .*writes shop/totals, shard 0: this one is over. If that one was deleted.*"id":"2"',
         ),
-        (ShardProgress(6, 1, "1"), batch(1), '"run":0,"batch":0,"id":""'),
-        (at_two, batch(1), "another batch 1 begins the same run"),
+        (ShardProgress(6, 1, "1"), batch(1), r'this one is over.*{"run":4,"batch":0,"id":""}'),
+        (at_two, batch(1), r'batch 1 comes next, after another one.*{"run":4,"batch":0,"id":""}'),
     ):
-        with pytest.raises(KafkaError, match=error):
+        with pytest.raises(KafkaError, match=error) as no:
             comes_next(progress, next_one, PLACE)
+        proposed = re.search(r"{.*}", str(no.value))
+        assert proposed is not None
+        assert comes_next(msgspec.json.decode(proposed[0], type=ShardProgress), next_one, PLACE)
 
 
 async def test_progress_that_is_none_is_named() -> None:

@@ -278,6 +278,15 @@ def test_a_record_that_cannot_be_read_stops_its_split() -> None:
         assert [bad.raw for bad in harness.values("unreadable")] == [b"no JSON"]
 
 
+def test_a_record_whose_time_fails_has_its_offset() -> None:
+    topic, topology = new_topic(), mw.Topology("shop")
+    written(topic, [VASE, LAMP])
+    topology.source("bids", Bid, of(topic), timestamp=lambda bid: mw.Timestamp(bid.cents), bad="unreadable")
+    with running(topology) as harness:
+        wait_for(harness, lambda: len(harness.values("unreadable")) == 2)
+        assert [bad.place for bad in harness.values("unreadable")] == ["offset 0", "offset 1"]
+
+
 @pytest.mark.guarantee("G7")
 def test_an_idle_partition_lets_the_watermark_go() -> None:
     topic = new_topic(2)

@@ -10,7 +10,8 @@ import millwheel as mw
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.limits import MAX_ENTRY_BYTES, MAX_VALUE_BYTES
 from millwheel.model.time import Duration, Timestamp
-from millwheel.sdk.scope import OutputBinding, TimerSetting
+from millwheel.sdk.effects import TimerSetting
+from millwheel.sdk.scope import OutputBinding
 from millwheel.testing import TopologyHarness
 from millwheel.worker.admission import column_problem
 from millwheel.worker.dedup import PositionIds, Sender
@@ -218,6 +219,36 @@ def test_a_timer_that_moves_with_each_record_leaves_no_trail() -> None:
     table.cancel(b"j", "none", None)
     assert len(kept(table, object)) < 1_000
     assert [due[0] for due in table.pop_due(2_000_000, 10)] == [1_009_999]
+
+
+@pytest.mark.guarantee("G13", section="4.6")
+@pytest.mark.parametrize("handed_out", [True, False])
+def test_a_timer_that_has_fired_leaves_no_slot(handed_out: bool) -> None:
+    """Also that of a blocked key, whose timer fires out of its bucket."""
+    holds = Holds()
+    table = TimerTable(holds, domain=mw.TimeDomain.EVENT_TIME)
+    for key in (b"a", b"b"):
+        table.set(key, "end", TimerSetting(10, None, 1), None)
+    if handed_out:
+        table.pop_due(10, 1)
+    ending = holds.open()
+    table.fired(b"a", "end", 10, ending)
+    assert list(table.times()) == [(10, 1)]
+    assert (len(table), ending.at) == (1, 10), "the commit holds the watermark where the timer did"
+    assert [key for _, key, _ in table.pop_due(10, 9)] == [b"b"]
+
+
+@pytest.mark.guarantee("G13", section="4.6")
+def test_timers_that_fire_ahead_leave_no_trail() -> None:
+    """They fire one by one before their times are due, as after a merge: their buckets are empty then."""
+    holds = Holds()
+    table = TimerTable(holds, domain=mw.TimeDomain.EVENT_TIME)
+    ending = holds.open()
+    for at in range(1_000_000, 1_010_000):
+        table.set(b"a", "end", TimerSetting(at, None, 1), None)
+        table.hand_out(b"a", "end", at)
+        table.fired(b"a", "end", at, ending)
+    assert len(kept(table, object)) < 1_000
 
 
 @pytest.mark.guarantee("G13", section="8.3")

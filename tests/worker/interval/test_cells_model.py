@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from millwheel.store.contract import StateRow
 from millwheel.worker.interval.cache.cells import CELL_OVERHEAD_BYTES, CellCache, KeyCell
 from millwheel.worker.interval.cache.eviction import evict_cells
 
@@ -21,7 +22,7 @@ class Cells(RuleBasedStateMachine):
         self.truth: dict[bytes, bytes] = {}
         self.rows: dict[bytes, bytes] = {}
         self.busy: dict[bytes, KeyCell] = {}
-        self.flush: list[tuple[bytes, int, bytes]] = []
+        self.flush: list[StateRow] = []
         self.commit = 0
 
     def _open(self, key: bytes) -> KeyCell:
@@ -47,12 +48,12 @@ class Cells(RuleBasedStateMachine):
     @rule()
     def capture(self) -> None:
         """Begin a write of rows."""
-        self.flush = self.flush or self.cache.dirty_rows()
+        self.flush = self.flush or self.cache.dirty_rows(self.cache.dirty_keys())
 
     @rule()
     def written(self) -> None:
         """The rows are acknowledged."""
-        self.rows.update((key, blob) for key, _, blob in self.flush)
+        self.rows.update((row.key, row.blob) for row in self.flush)
         self.cache.flushed(self.flush, self.busy)
         self.flush = []
 

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, MIN_TIMESTAMP, TimeDomain
 from millwheel.model.watermarks import MinTracker
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
-from millwheel.sdk.scope import TimerSetting
+from millwheel.sdk.effects import TimerSetting
 from millwheel.worker.interval.clocks import OutputWatermark
 from millwheel.worker.interval.holds import Hold, Holds
 from millwheel.worker.interval.invariants import check_holds

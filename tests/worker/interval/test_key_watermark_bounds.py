@@ -17,8 +17,10 @@ import millwheel as mw
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MIN_TIMESTAMP, Timestamp
 from millwheel.store.contract import JournalHead
+from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval.key_bounds import KeyWatermarkBounds
 from millwheel.worker.messages import OpenedParent, Parent
+from tests.worker.interval.column_windows import Results, counting
 from tests.worker.interval.driver import IntervalDriver
 
 LOW, HIGH = KeyInterval(b"", b"m"), KeyInterval(b"m", None)
@@ -55,10 +57,10 @@ def settled(reported: list[tuple[int, str, int]]) -> list[tuple[int, str, int]]:
 
 
 def parent(
-    keys: KeyInterval, journal: str, watermark: int, records: Rows, idle: bool
+    keys: KeyInterval, journal: str, watermark: int, records: Rows, idle: bool, computation: Any = None, **options: Any
 ) -> tuple[IntervalDriver, OpenedParent]:
     """A parent that has acted on ``watermark``, sealed; not ``idle``, before its due timers have fired."""
-    driver = IntervalDriver(Shown())
+    driver = IntervalDriver(computation or Shown(), **options)
     driver.watermark(watermark)
     # A record that is on time makes the parent journal its watermark.
     mine = [row for row in records if row[0].encode() in keys]
@@ -111,6 +113,62 @@ def test_a_merged_key_sees_the_watermark_its_parent_would_show(
     assert shown(merged) == {**shown(first), **shown(second)}
     assert merged.state.counts.late == first.state.counts.late + second.state.counts.late
     assert merged.state.clocks.bounded == (max(low, high) > max(min(low, high), reached))
+
+
+def results(
+    low: int, high: int, before: Rows, later: list[tuple[int, Rows]], crash: int, idle: bool, limits: IntervalSettings
+) -> list[dict[str, list[str]]]:
+    """The results of windows that the merged interval sends, by key, as of each step."""
+    options: dict[str, Any] = {"settings": limits, "outputs": {}}
+    parents = [
+        parent(keys, journal, watermark, before, idle, counting(Results()), **options)[1]
+        for keys, journal, watermark in ((LOW, "test.1.j2", low), (HIGH, "test.1.j3", high))
+    ]
+    sent: dict[str, dict[str, None]] = {}
+    steps: list[dict[str, list[str]]] = []
+
+    def note() -> None:
+        merged.commit_all()
+        for result, _ in merged.sent():
+            sent.setdefault(result[0], {})[result] = None  # a crash sends it again
+        steps.append({key: list(found) for key, found in sorted(sent.items())})
+
+    def open_merged(entries: list[bytes]) -> IntervalDriver:
+        return IntervalDriver(counting(Results()), parents=parents, entries=entries, **options)
+
+    merged = open_merged([])
+    merged.position = 1_000
+    note()
+    reached = 0
+    for step, (to, records) in enumerate(later):
+        reached = max(reached, to)
+        if step == crash:
+            position, merged = merged.position, open_merged(merged.entries)
+            merged.position = position
+        merged.watermark(reached)
+        if records:
+            merged.deliver(*records)
+        note()
+    merged.watermark(2_000)
+    note()
+    return steps
+
+
+@pytest.mark.guarantee("G5", section="7.1")
+@settings(max_examples=100)
+@given(
+    low=stamps,
+    high=stamps,
+    before=rows,
+    later=st.lists(st.tuples(stamps, rows), max_size=4),
+    crash=st.integers(0, 4),
+    idle=st.booleans(),
+    columns_from=st.integers(1, 2),
+)
+@example(low=5, high=25, before=[("x", "", 1), ("x", "", 11)], later=[], crash=0, idle=False, columns_from=1)
+def test_windows_by_columns_end_after_a_merge_as_in_hooks(columns_from: int, **history: Any) -> None:
+    by_columns = IntervalSettings(columns_from=columns_from)
+    assert results(**history, limits=by_columns) == results(**history, limits=IntervalSettings())
 
 
 @pytest.mark.guarantee("G14", section="7.1")

@@ -102,6 +102,23 @@ def test_one_mistyped_state_of_a_batch_fails_alone() -> None:
     assert driver.state.counts.dead_letters == 1
 
 
+class Unencodable(mw.Computation[tuple[str, str], dict[int, int]]):
+    """Its state has a value that no encoder takes."""
+
+    def process_record(self, ctx: mw.Context[dict[int, int]], record: mw.Record[tuple[str, str]]) -> None:
+        ctx.state[1] = object()  # type: ignore[assignment]
+
+
+@pytest.mark.guarantee("G2", section="4.4")
+def test_a_state_that_no_encoder_takes_is_named() -> None:
+    driver = IntervalDriver(Unencodable(), on_failure=mw.dead_letter(after=1))
+    driver.deliver(("k", "", 1))
+    driver.commit_all()
+    (failed,) = driver.take(HookFailed)
+    assert "ValueEncodeError: computation 'test', state: a value of dict[int, int] cannot be encoded" in failed.message
+    assert driver.state.counts.dead_letters == 1
+
+
 class Assigning:
     """Assigns None for "none", otherwise the value."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 import millwheel as mw
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.messages import (
@@ -92,3 +94,55 @@ def test_many_rows_are_written_early_to_keep_a_takeover_short() -> None:
     _commit(driver, 2)
     (flush,) = driver.take(FlushStates)
     assert len(flush.rows) == 3
+
+
+@pytest.mark.guarantee("G12", section="6.1.2")
+def test_slices_of_rows_count_once_the_last_is_written() -> None:
+    """The journal is needed until all rows are written that changed up to the first slice."""
+    driver = _driver(checkpoint_entries=4, flush_slice=2)
+    for number in range(4):
+        _commit(driver, number)
+    (parts,) = driver.take(WriteParts)
+    driver.handle(PartsWritten(parts.number))
+    assert not driver.take(FlushStates), "the other rows are captured later"
+    _commit(driver, 5)
+    (flush,) = driver.take(FlushStates)
+    assert [(row.key, row.commit) for row in flush.rows] == [(b"k0", 4), (b"k1", 2), (b"k2", 5)], (
+        "one changed meanwhile"
+    )
+    _commit(driver, 6)
+    assert driver.state.journal.truncation_point == 0, "the truncation point waits for the write"
+    driver.handle(StatesFlushed(flush.number))
+    _commit(driver, 7)
+    assert driver.state.journal.truncation_point == 4
+
+
+def test_a_key_that_changes_between_slices_is_written_again() -> None:
+    driver = _driver(flush_slice=1)
+    for number in range(3):
+        _commit(driver, number)
+    driver.now += _LONG
+    driver.handle(Tick())
+    _commit(driver, 0)
+    driver.handle(Tick())
+    (flush,) = driver.take(FlushStates)
+    assert [(row.key, row.commit) for row in flush.rows] == [(b"k0", 1), (b"k1", 2), (b"k2", 3)]
+    driver.handle(StatesFlushed(flush.number))
+    assert driver.state.cells.dirty_keys() == [b"k0"]
+
+
+def test_slices_follow_each_other_while_nothing_else_happens() -> None:
+    driver = _driver(flush_slice=1)
+    for number in range(3):
+        _commit(driver, number)
+    driver.now += _LONG
+    for _ in range(2):
+        driver.handle(Tick())
+        assert not driver.take(FlushStates)
+        assert driver.core.next_deadline() == driver.now, "the next slice does not wait for another minute"
+    driver.handle(Tick())
+    (flush,) = driver.take(FlushStates)
+    assert [row.key for row in flush.rows] == [b"k0", b"k1", b"k2"]
+    driver.handle(StatesFlushed(flush.number))
+    assert driver.state.cells.dirty_count == 0
+    assert driver.core.next_deadline() is None

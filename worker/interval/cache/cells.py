@@ -11,6 +11,7 @@ from typing import Final
 
 from millwheel.model.page_keys import is_page_key
 from millwheel.sdk.scope import StateCell
+from millwheel.store.contract import StateRow
 
 __all__ = ["CELL_OVERHEAD_BYTES", "DECODED_FACTOR", "CellCache", "FlushTimes", "KeyCell"]
 
@@ -140,21 +141,32 @@ class CellCache:
             cell.dirty = commit
         self.bytes_held += grown * DECODED_FACTOR
 
-    def dirty_rows(self) -> list[tuple[bytes, int, bytes]]:
-        """(key, commit, encoded state) of every pinned cell. Call it only while no sealed commit is in flight."""
-        return [(key, cell.dirty, cell.encoded) for key, cell in self._dirty.items()]
+    def dirty_keys(self) -> list[bytes]:
+        """The keys of the pinned cells."""
+        return list(self._dirty)
 
-    def flushed(self, rows: list[tuple[bytes, int, bytes]], busy: Container[bytes] = ()) -> None:
+    def dirty_rows(self, keys: Iterable[bytes]) -> list[StateRow]:
+        """The rows of these keys, whose cells are pinned. Call it only while no sealed commit is in flight."""
+        dirty = self._dirty
+        rows: list[StateRow] = []
+        for key in keys:
+            cell = dirty[key]
+            rows.append(StateRow(key, cell.dirty, cell.encoded))
+        return rows
+
+    def flushed(self, rows: Iterable[StateRow], busy: Container[bytes] = ()) -> None:
         """Mark flushed rows as acknowledged. Cells unchanged since are clean, and are dropped if they hold no state.
 
         The cells of ``busy`` keys are in use and stay.
         """
-        for key, commit, encoded in rows:
-            cell = self._dirty.get(key)
-            if cell is not None and cell.dirty == commit:
+        dirty = self._dirty
+        for row in rows:
+            key = row.key
+            cell = dirty.get(key)
+            if cell is not None and cell.dirty == row.commit:
                 cell.dirty = 0
-                del self._dirty[key]
-                if not encoded and key not in busy:
+                del dirty[key]
+                if not row.blob and key not in busy:
                     self.forget_empty(key)
         self.skip_evictions = 0
 

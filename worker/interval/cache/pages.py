@@ -15,13 +15,14 @@ from millwheel.model.page_keys import page_key
 from millwheel.model.time import MAX_TIMESTAMP, TimeDomain
 from millwheel.sdk.compiled import CompiledComputation
 from millwheel.sdk.context import Context
+from millwheel.sdk.effects import TimerSetting
 from millwheel.sdk.error_texts import bare_message
 from millwheel.sdk.errors import StateDamagedError, TooLargeError
 from millwheel.sdk.growing.codec import reset
 from millwheel.sdk.growing.fields import GrowingState
 from millwheel.sdk.growing.nodes import Node, decode_node
 from millwheel.sdk.growing.pages import PagesNeededError, page_bytes
-from millwheel.sdk.scope import PAGES_TAG, UNSET, TimerSetting
+from millwheel.sdk.scope import PAGES_TAG, UNSET
 from millwheel.worker.interval.blocked_key_table import TimerItem
 from millwheel.worker.interval.cache.cells import DECODED_FACTOR, CellCache, KeyCell
 from millwheel.worker.interval.cache.pages_in_use import PagesInUse

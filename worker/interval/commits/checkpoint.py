@@ -29,7 +29,11 @@ _SHORT_BYTES: Final = 256 << 10
 
 
 class StateRows:
-    """Writes rows that are due. One write is in flight at a time.
+    """Captures rows that are due, in slices, and writes all of them at once. One write is in flight at a time.
+
+    Work goes on between two slices, because the rows of many keys take long to capture. A row of a later slice may be
+    newer than the commit at which the first one was captured. Then it has that commit's change, too. One write, because
+    the embedded store compares rows with what it has if an earlier write had newer commits.
 
     In each method, ``needed`` is whether something waits for the rows: a base that shows their commits.
     """
@@ -39,9 +43,16 @@ class StateRows:
         self._cells = state.cells
         self._journal = state.journal
         self._number = 0
-        self.flush: tuple[int, int, list[tuple[bytes, int, bytes]]] | None = None
-        """The flush in flight: its number, the commit at which it was captured, its rows."""
+        self.flush: tuple[int, list[StateRow]] | None = None
+        """The write in flight: its number and its rows."""
+        self.left: list[bytes] = []
+        """The keys of the slices that follow."""
+        self._captured: list[StateRow] = []
+        """The rows of the slices so far."""
+        self._covers = 0
+        """The commit at which the first slice was captured. All rows that changed up to it are in the write."""
         settings = state.settings
+        self._most = settings.flush_slice
         self.times = FlushTimes(settings.flush_interval, settings.flush_apart, settings.flush_rows)
         self.upto = 0
         """Every row that changed up to this commit is acknowledged."""
@@ -51,36 +62,41 @@ class StateRows:
         return self.flush is None and bool(self._cells.dirty_count) and self._due(now, needed)
 
     def capture(self, now: int, needed: bool) -> list[IntervalEffect]:
-        """Write the rows if they are due. No sealed commit is in flight."""
+        """Capture a slice of the rows if they are due. The last one writes all. No sealed commit is in flight."""
         if self.flush is not None or not self._due(now, needed):
             return []
-        self.times.restart(now)
-        rows = self._cells.dirty_rows()
-        if not rows:
-            self.upto = self._journal.committed
+        if not self.left:
+            self.times.restart(now)
+            self._covers, self.left = self._journal.committed, self._cells.dirty_keys()
+            if not self.left:
+                self.upto = self._covers
+                return []
+        self._captured += self._cells.dirty_rows(self.left[: self._most])
+        self.left = self.left[self._most :]
+        if self.left:
             return []
+        rows, self._captured = self._captured, []
         self._number += 1
-        self.flush = (self._number, self._journal.committed, rows)
+        self.flush = (self._number, rows)
         config = self._config
-        states = [StateRow(key, commit, encoded) for key, commit, encoded in rows]
-        return [FlushStates(config.incarnation, config.journal, config.sequencer, self._number, states)]
+        return [FlushStates(config.incarnation, config.journal, config.sequencer, self._number, rows)]
 
     def _due(self, now: int, needed: bool) -> bool:
         """Whether rows must be written now.
 
         The truncation point needs them, together with a base, and so does memory. Otherwise they wait, because a later
-        write covers more commits.
+        write covers more commits. Slices that have begun go on.
         """
-        return now >= self.times.due_at(self._cells.dirty_count) or needed or self._cells.needs_flush
+        return bool(self.left) or now >= self.times.due_at(self._cells.dirty_count) or needed or self._cells.needs_flush
 
     def flushed(self, number: int, busy: Container[bytes] = ()) -> None:
-        """The rows of a flush are acknowledged. The cells of ``busy`` keys are in use."""
+        """The rows of a write are acknowledged. The cells of ``busy`` keys are in use."""
         if self.flush is None or self.flush[0] != number:
             return
-        _, commit, rows = self.flush
+        _, rows = self.flush
         self.flush = None
         self._cells.flushed(rows, busy)
-        self.upto = max(self.upto, commit)
+        self.upto = max(self.upto, self._covers)
 
     def acknowledged(self) -> int:
         """The newest commit up to which every changed row is acknowledged."""

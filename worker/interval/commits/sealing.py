@@ -8,9 +8,11 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from millwheel.model.limits import MAX_STATE_BYTES
-from millwheel.sdk.errors import TooLargeError
+from millwheel.sdk.codecs import StateCodec
+from millwheel.sdk.effects import Production
+from millwheel.sdk.errors import TooLargeError, ValueEncodeError
 from millwheel.sdk.options import LateAction
-from millwheel.sdk.scope import UNSET, Production
+from millwheel.sdk.scope import UNSET
 from millwheel.worker.dedup import IdDelta
 from millwheel.worker.interval.commits.production_ids import deterministic_id
 from millwheel.worker.interval.commits.timer_changes import TimerChanges
@@ -64,6 +66,16 @@ class Sealed:
         return self.entry.timers_set if self.joined is None else list(self.joined.values())
 
 
+def _described(codec: StateCodec, value: Any, error: Exception) -> Exception:
+    """The error that the codec gives for a state whose plain encoding has failed with ``error``."""
+    if not isinstance(error, ValueEncodeError):
+        try:
+            codec.encode(value)
+        except Exception as described:
+            return described
+    return error
+
+
 class Sealer:
     """Seals batches in the order of their commit numbers."""
 
@@ -86,7 +98,10 @@ class Sealer:
         A key whose state cannot be stored fails and is removed from the batch.
         """
         codec = self._setup.program.state
-        encode, check, default = codec.encode, codec.check, codec.default
+        encode, check, default, plain = codec.encode, codec.check, codec.default, codec.plain
+        cls = None if plain is None else plain.cls
+        bare = encode if plain is None else plain.encode
+        exact = None if plain is None else plain.exact
         changed: list[tuple[bytes, bytes]] = []
         broken: list[tuple[bytes, Exception]] = []
         for key, context in batch.contexts.items():
@@ -95,17 +110,17 @@ class Sealer:
             if value is UNSET:
                 continue
             try:
-                encoded = encode(value) if value is not None else b""
+                encoded = bare(value) if value.__class__ is cls else encode(value) if value is not None else b""
                 if encoded.__class__ is not bytes:
                     encoded = bytes(memoryview(encoded))  # the user's codec may return another bytes-like type
                 if encoded == cell.encoded:
                     continue
                 if encoded == default:
                     encoded = b""
-                elif check is not None and encoded:
+                elif check is not None and encoded and (exact is None or not exact(value)):
                     check(value, encoded)
             except Exception as error:
-                broken.append((key, error))
+                broken.append((key, _described(codec, value, error)))
                 continue
             if not encoded and not cell.encoded:
                 continue
@@ -224,12 +239,12 @@ class Sealer:
         append = rows.append
         for key, produced in producing:
             ordinal, origin = 0, None
-            for stream, value, timestamp, targets, cause in produced:
+            for one in produced:
                 opaque = b""
                 if weak:
-                    ordinal = ordinal + 1 if cause is origin else 0
-                    origin = cause
-                    opaque = deterministic_id(incarnation, key, cause, stream, ordinal)
-                append((position, key, stream, value, timestamp, targets, opaque))
+                    ordinal = ordinal + 1 if one.origin is origin else 0
+                    origin = one.origin
+                    opaque = deterministic_id(incarnation, key, origin, one.stream, ordinal)
+                append((position, key, one.stream, one.value, one.timestamp, one.targets, opaque))
                 position += 1
         return rows

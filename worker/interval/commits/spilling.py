@@ -18,8 +18,10 @@ from collections.abc import Sequence
 from itertools import count
 from typing import NoReturn
 
+from msgspec.structs import astuple
+
 from millwheel.model.time import TimeDomain
-from millwheel.sdk.scope import TimerSetting
+from millwheel.sdk.effects import TimerSetting
 from millwheel.store.contract import CorruptValueError, PartId
 from millwheel.worker.interval.commits.parts import in_parts
 from millwheel.worker.interval.entry import TimerRow, decode_part
@@ -67,7 +69,7 @@ class Spilling:
         numbers = count()
         for domain, table in self._timers.tables.items():
             processing = domain is TimeDomain.PROCESSING_TIME
-            rows = [(key, processing, tag, *setting) for key, tag, setting in table.items()]
+            rows = [(key, processing, tag, *astuple(setting)) for key, tag, setting in table.items()]
             most = self._setup.settings.timer_part
             if (excess := (len(rows) - self._setup.settings.timers_kept) // most * most) > 0:
                 # Due timers are needed in memory.
@@ -95,7 +97,7 @@ class Spilling:
         return sum(row[3] <= limit for row in rows)
 
     def _part(self, number: int, rows: Sequence[TimerRow]) -> SpilledPart:
-        holds = (effective_hold(TimerSetting._make(row[3:]), TimeDomain(row[1])) for row in rows)
+        holds = (effective_hold(TimerSetting(*row[3:]), TimeDomain(row[1])) for row in rows)
         hold = min((hold for hold in holds if hold is not None), default=None)
         return SpilledPart.from_rows(number, self._setup.config.sequencer, self._journal.committed, rows, hold)
 
@@ -177,7 +179,7 @@ class Spilling:
         assert read is not None, "it has been read"
         rows = self._timers.spilled.current_rows(read)
         self._timers.spilled.remove(part)
-        self._timers.tables[part.domain].load((row[0], row[2], TimerSetting._make(row[3:])) for row in rows)
+        self._timers.tables[part.domain].load((row[0], row[2], TimerSetting(*row[3:])) for row in rows)
 
     def _wanted(self) -> SpilledPart | None:
         """The part to read next, if any."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from millwheel.model.time import LAST_TIMESTAMP, TimeDomain
-from millwheel.sdk.scope import TimerSetting
+from millwheel.sdk.effects import TimerSetting
 from millwheel.worker.interval.blocked_key_table import TimerItem
 from millwheel.worker.interval.clocks import OutputWatermark
 from millwheel.worker.interval.entry import TimerRow
@@ -32,8 +32,8 @@ class TimerChanges:
         """Remove the timers that have fired. Returns their names."""
         cleared: list[TimerName] = []
         for key, items in fired.items():
-            for _, domain, tag in items:
-                self._timers.tables[domain].cancel(key, tag, ending)
+            for at, domain, tag in items:
+                self._timers.tables[domain].fired(key, tag, at, ending)
                 cleared.append((key, domain is TimeDomain.PROCESSING_TIME, tag))
         return cleared
 

@@ -14,10 +14,11 @@ from typing import Any, Final
 
 from millwheel.model.page_keys import row_owner
 from millwheel.sdk.context import Context
+from millwheel.sdk.effects import Production
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import StateDamagedError
 from millwheel.sdk.growing.pages import PagesNeededError
-from millwheel.sdk.scope import PAGES_TAG, UNSET, Production, StateCell
+from millwheel.sdk.scope import PAGES_TAG, UNSET, StateCell
 from millwheel.worker.interval.blocked_key_table import BlockedKey, Item, RecordItem, TimerItem, Wait
 from millwheel.worker.interval.holds import Hold, joined
 from millwheel.worker.interval.hooks.failures import (
@@ -87,8 +88,9 @@ class BlockedKeys:
         """
         moved = self.runner.batch.moved.get(key)
         timers, records = self._undo(key)
-        if item is None and moved and not (timers or records):
-            self.result_failed(key, moved[0].timer, error)  # only panes were moved, and that cannot be sealed
+        only_moved = item is None and moved and not (timers or records)
+        if only_moved and (window := self.firing.panes.first_due(key, None)) is not None:
+            self.result_failed(key, window.timer, error)  # its result could not be made, and its move not be sealed
             return
         if item is not None:
             if isinstance(item, RecordItem):
@@ -116,15 +118,10 @@ class BlockedKeys:
     def result_failed(self, key: bytes, timer: TimerItem, error: BaseException) -> None:
         """The result of a pane by columns cannot be made now, and its pane cannot move to the state of its key.
 
-        It is tried again after a while, whatever the failure policy says: nothing is there that could be given up. It
-        is shown like a timer that fails. ``timer``: what stands for the end of its window.
+        The failure policy decides, as for a timer whose hook fails. ``timer``: what the pane stands for.
         """
         self.runner.failures += 1
-        blocked = self._blocked.block(key, Wait.READY)
-        blocked.failing, blocked.attempts = timer, blocked.attempts + 1
-        next_attempt = self.failures.next_attempt(blocked.attempts)
-        self.reports.append(self.failures.note(key, blocked, timer, error, Decision.RETRY, next_attempt))
-        self._blocked.retry(key, next_attempt)
+        self._decide(key, self._blocked.block(key, Wait.READY), timer, error)
 
     def _undo(self, key: bytes) -> tuple[list[TimerItem], list[RecordItem]]:
         """Drop what this batch did for ``key``. Returns the timers and records that it had consumed."""
@@ -178,14 +175,18 @@ class BlockedKeys:
             self.stopped = self.reports[-1].message
 
     def _bury(self, key: bytes, blocked: BlockedKey, item: Item, letter: Production) -> None:
-        """Commit the dead letter together with the record's id or the end of the timer."""
-        blocked.alone = max(0, blocked.alone - 1)
+        """Commit the dead letter together with the record's id, the end of the timer or that of the pane."""
         is_cached = key in self._cells
         context = self.runner.open(key) if is_cached else self.runner.open_apart(key)
         assert context is not None, "a key whose hook has run is in the cache"
         context._origin = letter.origin
         context._add(letter)
         self.runner.batch.dead.add(key)
+        if (window := self.firing.panes.of_timer(key, item)) is not None:
+            self.firing.take_over(key, window.timer)
+            self.firing.panes.give_up(window, key)
+            return
+        blocked.alone = max(0, blocked.alone - 1)
         if isinstance(item, RecordItem):
             receipt, index = blocked.items.popleft()
             receipt.blocked.discard(index)
@@ -215,7 +216,9 @@ class BlockedKeys:
             item = self.firing.next_due(key) or (blocked.items[0] if blocked.items else None)
         if isinstance(item, RecordItem) and self._timers.behind:
             return
-        if item is not None and self.firing.panes.move_due(key, item):
+        window = self.firing.panes.first_due(key, item)
+        if window is not None and (item is not None or window.timer == blocked.failing):
+            self.firing.panes.produce_blocked(window, key)
             return
         if item is None:
             self._unblock(key, blocked)
@@ -285,12 +288,15 @@ class BlockedKeys:
             self._pages.page_damaged(owner, key, why)
             return
         item = self.firing.next_due(key) or (blocked.items[0] if blocked.items else None)
-        if item is None:
-            if (window := next(self._panes.of_key(key), None)) is not None:
-                # A pane could not move. Without a delay its row would be read again and again.
+        panes = self.firing.panes
+        if (window := panes.first_due(key, item)) is not None:
+            if panes.mover.asked.get(key) == window.timer:
                 self.result_failed(key, window.timer, StateDamagedError(why))
-            else:
-                self._unblock(key, blocked)
+            else:  # its result needs no state. If it cannot be made, the row is read for it
+                panes.produce_blocked(window, key)
+            return
+        if item is None:
+            self._unblock(key, blocked)
             return
         # The work runs alone, so that its attempts are counted until it is done.
         blocked.alone, blocked.together = max(blocked.alone + blocked.together, 1), 0

@@ -12,11 +12,11 @@ from millwheel.model.deliveries import BatchIds
 from millwheel.model.stream_names import DEAD_LETTERS
 from millwheel.model.time import TimeDomain, Timestamp, format_timestamp
 from millwheel.sdk.dead_letters import DeadLetter, replayed_offset
+from millwheel.sdk.effects import Production
 from millwheel.sdk.error_texts import bare_message, error_message, error_traceback
 from millwheel.sdk.errors import KeyExtractionError, UsageError
 from millwheel.sdk.growing.pages import PagesNeededError
 from millwheel.sdk.options import FailureAction, FailurePolicy
-from millwheel.sdk.scope import Production
 from millwheel.sdk.typeinfo import type_name
 from millwheel.worker.interval.blocked_key_table import BlockedKey, Item, RecordItem
 from millwheel.worker.interval.failing_keys import ErrorKinds, KeyFailure

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, TimeDomain, Timestamp
 from millwheel.sdk.context import Context
+from millwheel.sdk.effects import TimerSetting
 from millwheel.sdk.records import Timer
-from millwheel.sdk.scope import TimerSetting
 from millwheel.worker.interval.blocked_key_table import TimerItem, Wait
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
 from millwheel.worker.interval.hooks.pane_firing import PaneFiring
@@ -37,6 +37,7 @@ class Firing:
         self._holds = state.holds
         self._intake = state.intake
         self._outbox = state.outbox
+        self._pane_table = state.panes
         self.panes = PaneFiring(state, runner, outcomes)
         self._acks_before = 0
         """How many ACKs had come when a source last read while the outbox was full."""
@@ -155,22 +156,25 @@ class Firing:
         Returns:
             Whether all of them have fired, or wait with their blocked key. False: the batch was full before.
         """
-        upto = {key: self._timers.due_until(TimeDomain.EVENT_TIME, key) for key in keys}
-        for window in self.panes.due(max(upto.values())) if upto else ():
-            some = [key for key in upto if key in window.rows and window.end <= upto[key]]
-            for key in some:
-                if not self._fire_of_key(key, TimeDomain.EVENT_TIME, window.end) and key not in self._blocked.keys:
-                    return False
-            if self.runner.full():
-                return False
-            self.panes.produce_of(window, some)
-            if any(key in window.rows and key not in self._blocked.keys for key in some):
-                return False
-        return all(self._fire_due_of(key, domain) for key in upto for domain in TimeDomain)
+        return all(self._fire_due_of(key, domain) for key in dict.fromkeys(keys) for domain in TimeDomain)
 
     def _fire_due_of(self, key: bytes, domain: TimeDomain) -> bool:
-        all_fired = self._fire_of_key(key, domain, self._timers.due_until(domain, key))
-        return all_fired or key in self._blocked.keys
+        return self._fire_upto(key, domain, self._timers.due_until(domain, key)) or key in self._blocked.keys
+
+    def _fire_upto(self, key: bytes, domain: TimeDomain, upto: int, above: int | None = None) -> bool:
+        """Fire the key's timers up to a time, and produce the results of its panes between them, in their order (G5).
+
+        Returns whether none of them is left for later. A pane that has moved to the state of the key is: the move may
+        be undone. ``above``: nothing fires while a timer or a pane up to that time is left.
+        """
+        for window in self._pane_table.of_key(key, upto) if domain is TimeDomain.EVENT_TIME else ():
+            waits = above is not None and window.end <= above
+            if waits or not self._fire_of_key(key, domain, window.end, above) or self.runner.full():
+                return False
+            self.panes.produce_of(window, [key])
+            if key in window.rows or key in self._blocked.keys:
+                return False
+        return self._fire_of_key(key, domain, upto, above)
 
     def _fire_of_key(self, key: bytes, domain: TimeDomain, upto: int, above: int | None = None) -> bool:
         """Fire the key's timers up to a time. Returns whether none of them is left for later.
@@ -203,24 +207,8 @@ class Firing:
                 continue
             # Timers that the watermark has reached fire before, by ``run_due``.
             upto, above = self._clocks.key_bounds.bound_of(key), self._clocks.watermark
-            if self._produce_ahead(key, upto, above) and self._fire_of_key(key, TimeDomain.EVENT_TIME, upto, above):
+            if self._fire_upto(key, TimeDomain.EVENT_TIME, upto, above):
                 del self._timers.ahead[key]
-
-    def _produce_ahead(self, key: bytes, upto: int, above: int) -> bool:
-        """Produce the results of a key's panes that end by ``upto``, with its earlier timers, in their order (G5).
-
-        ``above``: see ``_fire_of_key``. Returns whether all are produced. A pane that has moved to the state of the key
-        is not: the move may be undone.
-        """
-        for window in self.panes.due_of(key, upto):
-            if window.end <= above or not self._fire_of_key(key, TimeDomain.EVENT_TIME, window.end, above):
-                return False
-            if self.runner.full():
-                return False
-            self.panes.produce_of(window, [key])
-            if key in window.rows or key in self._blocked.keys:
-                return False
-        return True
 
     def may_fire(self, key: bytes, timer: TimerItem) -> bool:
         """Whether a due timer may fire in this batch. Otherwise settings of the batch's hooks take effect before."""

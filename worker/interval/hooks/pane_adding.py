@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from millwheel.worker.interval.blocked_key_table import RecordItem
+from millwheel.worker.interval.blocked_key_table import RecordItem, Wait
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
 from millwheel.worker.interval.hooks.pane_gate import Divided, PaneGate, picked
 from millwheel.worker.interval.hooks.pane_moving import PaneMover
@@ -34,7 +34,6 @@ class PaneAdder:
     def __init__(self, state: IntervalState, runner: Runner, mover: PaneMover) -> None:
         self._setup: IntervalSetup = state
         self._blocked = state.blocked
-        self._intake = state.intake
         self._panes = state.panes
         self._runner = runner
         self._mover = mover
@@ -57,25 +56,36 @@ class PaneAdder:
             moving = self._panes.with_panes((keys[index] for index in indexes), self._panes.windows.values())
             return self._run_hooks(receipt, indexes, moving, alone)
         found = gate.divide(receipt, indexes)
+        done, waits, calls = len(indexes), 0, 0
+        if found.for_hooks:
+            in_hooks = [indexes[place] for place in found.for_hooks]
+            ran, waits, calls = self._run_hooks(receipt, in_hooks, found.moving, False)
+            done = done if ran == len(in_hooks) else found.for_hooks[ran]
+        if found.for_hooks or found.waiting:
+            waits += self._leave(receipt, indexes, found, done)
         added = picked(indexes, found.places)
         if added:
             self._add(picked(keys, added), found)
-        done = added if not found.dropped else [*added, *(indexes[place] for place in found.dropped)]
-        if done:
-            self._runner.batch.added_of(receipt).extend(done)
             self._trace(receipt, added)
-        if not found.left:
-            return len(indexes), 0, len(added)
-        ran, waits, calls = self._run_hooks(receipt, [indexes[place] for place in found.left], found.hooked, alone)
-        self._return(receipt, [indexes[place] for place in sorted([*found.left[ran:], *found.later])])
-        return len(indexes), waits, len(added) + calls
+        taken = added if not found.dropped else [*added, *(indexes[place] for place in found.dropped)]
+        if taken:
+            self._runner.batch.added_of(receipt).extend(taken)
+        return done, waits, len(added) + calls
 
-    def _return(self, receipt: DeliveryReceipt, indexes: Sequence[int]) -> None:
-        """Records return to the front of the queue: they have not run, although the caller counts them."""
-        if indexes:
-            self._intake.requeue((receipt, index) for index in indexes)
-            self._runner.batch.records -= len(indexes)
-            self._runner.batch.size -= len(indexes) * receipt.average
+    def _leave(self, receipt: DeliveryReceipt, indexes: Sequence[int], found: Divided, done: int) -> int:
+        """Leave out what is not added now: from place ``done`` on, and what waits for the commit of a hook.
+
+        Returns how many of them wait with their blocked key.
+        """
+        keys, blocked = receipt.delivery.keys, self._blocked
+        waiting = [indexes[place] for place in found.waiting if place < done]
+        for index in waiting:
+            if (key := keys[index]) not in blocked.keys:  # otherwise its hook has failed, or waits
+                blocked.block(key, Wait.READY)
+            blocked.set_aside(key, receipt, index)
+        found.dropped = [place for place in found.dropped if place < done]
+        found.keep(found.places < done)
+        return len(waiting)
 
     def _add(self, keys: Sequence[bytes], found: Divided) -> None:
         """Add records of these keys to their panes."""
@@ -94,7 +104,7 @@ class PaneAdder:
     def _add_to(self, start: int, keys: Sequence[bytes], given: Sequence[Column]) -> None:
         windows = self._windows
         assert windows is not None, "records are added while the computation has columns"
-        window = self._panes.window((start, start + windows.size, self._panes.form), windows.fold.kinds)
+        window = self._panes.changing((start, start + windows.size, self._panes.form), windows.fold.kinds)
         known = len(window.keys)
         steps = windows.fold.steps(given) if given else None
         if steps is not None:

@@ -29,7 +29,8 @@ class PaneFiring:
 
     Invariant (G5): after ``produce``, unless the batch is full or the mover asks for much, each key that still has a
     pane in the window is blocked. So no record of the key runs before. A key that is blocked already keeps its pane,
-    and its result is not made. So is a key with a context in the batch: what its hooks did is committed first.
+    and its result is made before its next record or timer runs (``first_due``). A key with a context in the batch is
+    blocked: what its hooks did is committed first.
     """
 
     def __init__(self, state: IntervalState, runner: Runner, outcomes: HookOutcomes) -> None:
@@ -51,23 +52,21 @@ class PaneFiring:
         unblocked = self._blocked.unblocked
         return [window for window in self._panes.due(upto) if window.passed != unblocked]
 
-    def due_of(self, key: bytes, upto: int) -> list[WindowPanes]:
-        """The windows that end by ``upto`` in which the key has a pane, in the order of their ends."""
-        return [window for window in self._panes.due(upto) if key in window.rows]
+    def first_due(self, key: bytes, item: Item | None) -> WindowPanes | None:
+        """The window with the first pane of a blocked key that is due before its next record or timer (G5).
 
-    def move_due(self, key: bytes, item: Item) -> bool:
-        """Move the panes of a blocked key whose record or timer is about to run, if one is due before it (G5).
-
-        Returns:
-            Whether the record or timer must wait for the hooks of the panes.
+        ``item``: the record or timer. None: there is none.
         """
+        if not self._panes.windows:
+            return None
         upto = self._timers.due_until(TimeDomain.EVENT_TIME, key)
-        if not isinstance(item, RecordItem) and item[1] is TimeDomain.EVENT_TIME:
+        if item is not None and not isinstance(item, RecordItem) and item[1] is TimeDomain.EVENT_TIME:
             upto = min(upto, item[0])
-        due = self.due_of(key, upto)
-        if due:
-            self._move(due[0], key)
-        return bool(due)
+        return next(iter(self._panes.of_key(key, upto)), None)
+
+    def of_timer(self, key: bytes, item: Item) -> WindowPanes | None:
+        """The window with the pane that stands for this timer of the key. None: it is no timer of a pane here."""
+        return next((window for window in self._panes.of_key(key) if window.timer == item), None)
 
     def produce(self, window: WindowPanes) -> None:
         """Produce the results of a window that has ended, while the batch has room."""
@@ -82,13 +81,20 @@ class PaneFiring:
 
     def produce_of(self, window: WindowPanes, keys: Sequence[bytes]) -> None:
         """Produce the results of some keys that have panes in a window that has ended, until the batch is full."""
+        free = [key for key in keys if self._may_fire(key)]
+        if free:
+            self._produce_free(window, free)
+
+    def produce_blocked(self, window: WindowPanes, key: bytes) -> None:
+        """Produce the result of a blocked key that is ready, before its next record or timer."""
+        if key not in self._runner.batch.contexts:
+            self._produce_free(window, [key])
+
+    def _produce_free(self, window: WindowPanes, free: Sequence[bytes]) -> None:
         runner, meter = self._runner, self._setup.meter
         began, made = meter.clock(), 0
-        free = [key for key in keys if self._may_fire(key)]
-        if not free:
-            return
         runner.batch.hold = self._holds.covering(runner.batch.hold, window.end)
-        self._panes.changes(window)
+        self._panes.note_change(window)
         if self._windows is None or window.form != self._panes.form:
             for key in free:
                 made += 1
@@ -131,6 +137,12 @@ class PaneFiring:
             traces.fired(key)
         window.close(key)
 
+    def give_up(self, window: WindowPanes, key: bytes) -> None:
+        """Drop the pane of a key, which has a context in the batch with the dead letter for it."""
+        window.close(key)
+        self._panes.note_change(window)
+        self._runner.batch.moved.setdefault(key, []).append(window)  # so it is undone with the letter
+
     def _move(self, window: WindowPanes, key: bytes) -> None:
         """Move the panes of a key to its state, where its hook produces the result with the next batch.
 
@@ -138,7 +150,7 @@ class PaneFiring:
         read. A large state takes the pane in this window alone. Its timer takes it out again with the next batch.
         """
         try:
-            if self.mover.move(key, None if self.mover.has_room(key) else window):
+            if self.mover.move(key, window):
                 self._blocked.block(key, Wait.READY)
         except HOOK_ERRORS as error:
             self._outcomes.result_failed(key, window.timer, error)

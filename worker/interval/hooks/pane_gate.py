@@ -9,10 +9,12 @@ It keeps one invariant: *a pane has one place*, the table or the state of its ke
    pane in columns of another form.
 4. A record that touches no pane runs in its hook, and nothing moves. Its window is over, or the computation's options
    divert or drop it.
+5. A record that would be added behind a hook of its key waits for the commit of that hook (G15). An addition is not
+   undone, but a hook is, if a later one of its batch fails. If a record behind it needs a hook, too, then all go to
+   hooks by rule 3: a delivery that has two windows in turns would need a commit for each turn.
 
-So a record is added only to the pane to which the hook would have added it, and in the same order. To add it cannot
-fail. But a hook may fail or wait. So no record of a key is taken before an earlier one that needs a hook (G15): it
-returns to the queue, or goes to hooks, too.
+So a record is added only to the pane to which the hook would have added it, and in the same order. Adding it cannot
+fail.
 """
 
 from __future__ import annotations
@@ -42,8 +44,6 @@ Item = TypeVar("Item")
 _FAR: Final = 1 << 60
 """Windows that reach beyond it, in either direction, are left to hooks: further bounds could leave the machine's
 integers. All records of such a window are, so that its panes have one place."""
-_FEW: Final = 8
-"""If more than one of so many records needs a hook, the keys of these have all of their records in hooks."""
 _MOST_REACH: Final = float(1 << 62)
 """Integers of a pane that may be beyond it are left to hooks. Half of the machine's range is a margin for rounding."""
 
@@ -56,9 +56,9 @@ def picked(column: Sequence[Item], places: Column | Sequence[int]) -> Sequence[I
 
 
 class Divided:
-    """Records of one delivery, by their places: those that are added, that are done, for hooks, and for later."""
+    """Records of one delivery, by their places: those that are added, those that are dropped, and those for hooks."""
 
-    __slots__ = ("dropped", "given", "hooked", "later", "left", "places", "starts")
+    __slots__ = ("dropped", "for_hooks", "given", "moving", "places", "starts", "waiting")
 
     def __init__(self, places: Column, starts: Column) -> None:
         self.places = places
@@ -69,12 +69,12 @@ class Divided:
         """What the fold has read of them."""
         self.dropped: list[int] = []
         """Records that a filter has dropped."""
-        self.hooked: dict[bytes, None] = {}
+        self.moving: dict[bytes, None] = {}
         """The keys whose panes must move before their records run in hooks."""
-        self.left: list[int] = []
+        self.for_hooks: list[int] = []
         """Records that run in hooks."""
-        self.later: list[int] = []
-        """Records that return to the queue."""
+        self.waiting: list[int] = []
+        """Records that wait for the commit of an earlier hook of their key."""
 
     def keep(self, kept: Sequence[bool] | Column) -> None:
         """Leave all records that are not kept to hooks."""
@@ -120,39 +120,36 @@ class PaneGate:
         own = picked(keys, picked(indexes, found.places))
         self._note_overflows(found, own)
         if others := self._panes.others():
-            found.hooked.update(dict.fromkeys(self._panes.with_panes((keys[index] for index in indexes), others)))
+            found.moving.update(dict.fromkeys(self._panes.with_panes((keys[index] for index in indexes), others)))
         begins = self.may_begin(receipt)
         new = [start for start in set(found.starts.tolist()) if self._window(start) is None]
         room = MAX_WINDOWS - len(self._panes.windows)
-        if found.hooked or not begins or len(new) > room or self._some_in_hooks(own):
+        if found.moving or not begins or len(new) > room or self._some_in_hooks(own):
             begun = set(sorted(new)[: max(0, room)]) if begins else set()
-            hooked, by_columns = found.hooked, self._by_columns
+            moving, by_columns = found.moving, self._by_columns
             bounds = zip(own, found.starts.tolist(), strict=True)
-            found.keep([key not in hooked and by_columns(key, start, begins, begun) for key, start in bounds])
-        if len(found.places) < len(indexes):
-            self._divide_others([keys[index] for index in indexes], found)
+            found.keep([key not in moving and by_columns(key, start, begins, begun) for key, start in bounds])
+        if len(found.places) < len(indexes) or not self._runner.batch.contexts.keys().isdisjoint(own):
+            self._keep_order([keys[index] for index in indexes], found)
         return found
 
-    def _divide_others(self, keys: Sequence[bytes], found: Divided) -> None:
-        """Divide the records that are not added, and keep the order of each key. ``keys``: those of all records."""
-        apart = self._blocked.keys.keys() | found.hooked.keys()
-        found.dropped = [place for place in found.dropped if keys[place] not in apart]
+    def _keep_order(self, keys: Sequence[bytes], found: Divided) -> None:
+        """Divide what is not added between hooks and those that wait: rule 5. ``keys``: those of all records."""
+        moving, ran = found.moving, self._runner.batch.contexts
         taken = {*found.places.tolist(), *found.dropped}
-        found.left = [place for place in range(len(keys)) if place not in taken]
-        first: dict[bytes, int] = {}
-        for place in found.left:
-            first.setdefault(keys[place], place)
-        later = {place for place in taken if place > first.get(keys[place], place)}
-        if not later:
-            return
-        if _FEW * len(found.left) > len(keys):
-            found.hooked.update((keys[place], None) for place in sorted(later))
-            later = {place for place in taken if keys[place] in found.hooked}
-            found.left = sorted({*found.left, *later})
-        else:
-            found.later = sorted(later)
-        found.dropped = [place for place in found.dropped if place not in later]
-        found.keep([place not in later for place in found.places.tolist()])
+        hooks = [place for place in range(len(keys)) if place not in taken]
+        last = {keys[place]: place for place in hooks}
+        first = {keys[place]: place for place in reversed(hooks)}
+        behind = {
+            place for place in found.places.tolist() if (key := keys[place]) in ran or first.get(key, place) < place
+        }
+        moving.update((keys[place], None) for place in behind if place < last.get(keys[place], place))
+        found.waiting = [place for place in sorted(behind) if keys[place] not in moving]
+        found.keep([place not in behind and keys[place] not in moving for place in found.places.tolist()])
+        apart = self._blocked.keys.keys() | moving.keys() | first.keys()
+        found.dropped = [place for place in found.dropped if keys[place] not in apart and keys[place] not in ran]
+        taken = {*found.places.tolist(), *found.dropped, *found.waiting}
+        found.for_hooks = [place for place in range(len(keys)) if place not in taken]
 
     def _by_columns(self, key: bytes, start: int, begins: bool, begun: Container[int]) -> bool:
         """Whether the pane of a key in the window from ``start`` takes records in the table: rules 1 and 2.
@@ -229,7 +226,7 @@ class PaneGate:
                     if value is not DROPPED:
                         fold.read([value])
                 except HOOK_ERRORS:
-                    found.hooked[delivery.keys[indexes[place]]] = None
+                    found.moving[delivery.keys[indexes[place]]] = None
                     value = DROPPED
                     place = -1
                 values.append(value)
@@ -262,7 +259,7 @@ class PaneGate:
                 window.reach = None
                 reach = window.known_reach(fold)
             if reach + growth > _MOST_REACH:
-                found.hooked.update(dict.fromkeys(own))
+                found.moving.update(dict.fromkeys(own))
 
 
 def _most_of_a_key(keys: Sequence[bytes], steps: Sequence[float]) -> float:

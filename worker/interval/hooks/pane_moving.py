@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from millwheel.model.limits import MAX_STATE_BYTES
 from millwheel.model.time import LAST_TIMESTAMP, Timestamp
-from millwheel.worker.interval.blocked_key_table import Wait
+from millwheel.worker.interval.blocked_key_table import TimerItem, Wait
 from millwheel.worker.interval.hooks.runner import Runner
 from millwheel.worker.interval.panes.plain import encoded_panes
 from millwheel.worker.interval.panes.table import PaneTable, WindowPanes
@@ -36,12 +36,15 @@ class PaneMover:
         self._holds = state.holds
         self._panes = state.panes
         self._runner = runner
-        self._asked: set[bytes] = set()
-        """Keys whose states are being read for a move."""
+        self.asked: dict[bytes, TimerItem | None] = {}
+        """Keys whose states are being read for a move, and perhaps some for which this is over. With each, what the
+        pane stands for whose result cannot be made. None: a record of the key needs a hook."""
 
-    def move(self, key: bytes, only: WindowPanes | None = None) -> bool:
-        """Move all panes of the key, or the one in a window. Returns False if its state must be read before: then the
-        key is blocked.
+    def move(self, key: bytes, unmade: WindowPanes | None = None) -> bool:
+        """Move all panes of the key. Returns False if its state must be read before: then the key is blocked.
+
+        ``unmade``: the window in which its result cannot be made. None: a record of the key needs a hook. A large state
+        takes the pane in that window alone.
 
         Raises:
             Exception: The state cannot be decoded. Nothing has moved.
@@ -50,11 +53,11 @@ class PaneMover:
         opened = batch.contexts.get(key)
         context = opened or runner.open(key)
         if context is None:
-            self._asked.add(key)
+            self.asked[key] = None if unmade is None else unmade.timer
             return False
         try:
             state = context.state
-            moving = self._panes.of_key(key) if only is None else (only,)
+            moving = self._panes.of_key(key) if unmade is None or self._has_room(key) else [unmade]
             found = [(window, self._pane(window, key)) for window in moving]
         except BaseException:
             if opened is None:
@@ -67,7 +70,7 @@ class PaneMover:
             context._stamp = context._cause = context._earliest = end
             context.set_timer(Timestamp(end), window.timer[2])
             window.close(key)
-            self._panes.changes(window)
+            self._panes.note_change(window)
             batch.moved.setdefault(key, []).append(window)
             # Its timer holds the output watermark from the seal on. Until then the batch does (G7).
             batch.hold = self._holds.covering(batch.hold, window.end)
@@ -79,7 +82,7 @@ class PaneMover:
         columns = window.present([key], self._panes.fold)
         return codec.decode(codec.present(encoded_panes(window.form, {bounds: columns})))[bounds]
 
-    def has_room(self, key: bytes) -> bool:
+    def _has_room(self, key: bytes) -> bool:
         """Whether the key's state, if it is in memory, has room for all panes of the key."""
         cell = self._cells.cached().get(key)
         return cell is None or len(cell.encoded) <= MAX_MOVED_BYTES
@@ -87,14 +90,15 @@ class PaneMover:
     @property
     def asks_much(self) -> bool:
         """Whether no more states may be asked for now: so many keys wait for theirs as fit into a batch (G13)."""
-        if self._asked:
+        if self.asked:
             keys = self._blocked.keys
-            self._asked = {key for key in self._asked if key in keys and keys[key].wait is Wait.STATE}
-        return len(self._asked) >= self._setup.settings.batch_records
+            waiting = (key for key in self.asked if key in keys and keys[key].wait is Wait.STATE)
+            self.asked = {key: self.asked[key] for key in waiting}
+        return len(self.asked) >= self._setup.settings.batch_records
 
 
 def undo_moves(panes: PaneTable, key: bytes, windows: Sequence[WindowPanes]) -> None:
     """The key's panes are in these windows again: what the batch did for the key is undone."""
     for window in windows:
         window.reopen(key)
-        panes.changes(window)
+        panes.note_change(window)

@@ -14,9 +14,9 @@ from typing import Any, Final, Protocol
 
 from millwheel.sdk.context import Context
 from millwheel.sdk.declarations import DROPPED
+from millwheel.sdk.effects import Production
 from millwheel.sdk.options import LateAction
 from millwheel.sdk.records import UNDECODED, Record
-from millwheel.sdk.scope import Production
 from millwheel.worker.interval.blocked_key_table import Item, RecordItem, TimerItem, Wait
 from millwheel.worker.interval.cache.cells import KeyCell
 from millwheel.worker.interval.holds import Hold
@@ -136,7 +136,7 @@ class Runner:
         self.to_read: list[bytes] = []
         """Keys whose rows must be read before they can run."""
         self.run_records: RunRecords = self.run_hooks
-        """Runs records of one delivery: by hooks, or added to panes."""
+        """Runs records of one delivery. It is ``PaneAdder.run_records`` where windows are kept by columns."""
 
     def full(self) -> bool:
         """Whether nothing more may run: the batch is at a limit, or the maximum of asynchronous hooks is running."""

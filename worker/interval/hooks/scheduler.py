@@ -35,10 +35,14 @@ class KeyScheduler:
         self.runner = self.blocked_keys.runner
         self._firing = self.blocked_keys.firing
         self._panes = state.panes
-        self._mover = self._firing.panes.mover
-        self.runner.run_records = PaneAdder(state, self.runner, self._mover).run_records
+        self._adder = PaneAdder(state, self.runner, self._firing.panes.mover)
         self._interrupted = False
         """Whether the last step ended because too many hooks had failed. The rest waits for no other event."""
+
+    def recovered(self) -> None:
+        """The journal is read. If the interval has panes by columns, or may have them, records take their way."""
+        if self._panes.windows or self._panes.fold is not None:
+            self.runner.run_records = self._adder.run_records
 
     @property
     def outbox_full(self) -> bool:
@@ -64,7 +68,7 @@ class KeyScheduler:
         outbox_full = self.outbox_full
         if self._some_timer_queued:
             self._firing.run_all_due(outbox_full)
-        if self._mover.asks_much:
+        if self._panes.windows and self._firing.panes.mover.asks_much:
             return  # keys that are not blocked may have due panes
         if self._intake.queue and not self.runner.full() and not (self._timers.spilled.parts and self._timers.behind):
             ahead_allowed = ahead_allowed and not (outbox_full or self._cells.overfull)
@@ -83,7 +87,7 @@ class KeyScheduler:
         """Whether a timer may be due that no blocked key waits with."""
         timers = self._timers
         in_buckets = timers.event_time.first_time is not None or timers.processing_time.first_time is not None
-        return in_buckets or bool(timers.ahead) or self._panes.first_end is not None
+        return in_buckets or bool(timers.ahead or self._panes.windows)
 
     def take_effects(self, out: list[IntervalEffect]) -> None:
         """The step ends: pass on what its hooks left to do, rows to read, hooks to await, and failures to report."""

@@ -44,7 +44,7 @@ class PaneChange(msgspec.Struct, array_like=True, frozen=True):
 
 def seal_changes(table: PaneTable) -> list[PaneChange]:
     """Apply what the batch did to its windows. Returns that for the entry of its commit."""
-    changes = [_seal(table, window) for window in table.take_changed()]
+    changes = [_seal(table, window) for window in table.changed.values()]
     table.settle()
     return [change for change in changes if change.rows or change.closed]
 
@@ -108,9 +108,7 @@ def apply_changes(table: PaneTable, changes: Sequence[PaneChange], where: str) -
             ) from error
         except (IndexError, KeyError, TypeError, ValueError) as error:
             raise CorruptValueError(where, f"a change of windows that cannot be applied: {error!r}") from error
-    if changes:
-        table.take_changed()
-        table.settle()
+    table.settle()
 
 
 def _apply(table: PaneTable, change: PaneChange) -> None:
@@ -119,7 +117,7 @@ def _apply(table: PaneTable, change: PaneChange) -> None:
     name, kinds = (change.start, change.end, change.form), [kind for kind, _ in change.columns]
     if name not in table.windows:
         check_form(change.form, kinds)
-    window = table.window(name, kinds)
+    window = table.changing(name, kinds)
     rows, keys = np.frombuffer(change.rows, _ROW).astype(np.int64), change.keys
     if len(rows):
         known = window.keys

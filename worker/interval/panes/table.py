@@ -13,13 +13,13 @@ the rows that it closes are in ``closing``. So what bases and readers get is nev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from millwheel.model.keys import KeyInterval
-from millwheel.model.time import TimeDomain
+from millwheel.model.time import MAX_TIMESTAMP, TimeDomain
 from millwheel.sdk.columns import Fold
 from millwheel.windows.assigners import window_tag
 
@@ -47,7 +47,9 @@ def named_form(fold: Fold) -> bytes:
 class WindowPanes:
     """The panes of one window."""
 
-    __slots__ = ("added", "closing", "columns", "end", "form", "keys", "passed", "reach", "rows", "sealed", "start")
+    __slots__ = (
+        "added", "closing", "columns", "counted", "end", "form", "keys", "passed", "reach", "rows", "sealed", "start",
+    )  # fmt: skip
 
     def __init__(self, name: WindowName, kinds: Iterable[str]) -> None:
         """``kinds``: the NumPy types of its columns."""
@@ -69,6 +71,8 @@ class WindowPanes:
         """See ``known_reach``. None: it is not known."""
         self.passed = -1
         """See ``PaneFiring``."""
+        self.counted = 0
+        """Its part of the table's ``bytes``."""
 
     @property
     def name(self) -> WindowName:
@@ -216,9 +220,15 @@ class PaneTable:
         """The windows with panes in another form than the present one."""
         return [one for one in self.windows.values() if one.form != self.form and one.rows]
 
-    def of_key(self, key: bytes) -> Iterator[WindowPanes]:
-        """The windows in which the key has a pane here."""
-        return (window for window in list(self.windows.values()) if key in window.rows)
+    def of_key(self, key: bytes, upto: int = MAX_TIMESTAMP) -> list[WindowPanes]:
+        """The windows that end by ``upto`` in which the key has a pane here, in the order of their ends.
+
+        It is asked for each key of a delivery. So it looks at no window if none is due.
+        """
+        if upto < MAX_TIMESTAMP and ((first := self.first_end) is None or first > upto):
+            return []
+        found = [one for one in self.windows.values() if key in one.rows and one.end <= upto]
+        return sorted(found, key=_by_end) if len(found) > 1 else found
 
     def with_panes(self, keys: Iterable[bytes], windows: Iterable[WindowPanes]) -> list[bytes]:
         """Those of the keys that have a pane in one of the windows, in increasing order."""
@@ -227,29 +237,28 @@ class PaneTable:
             found |= window.rows.keys() & wanted
         return sorted(found)
 
-    def window(self, name: WindowName, kinds: Iterable[str]) -> WindowPanes:
+    def changing(self, name: WindowName, kinds: Iterable[str]) -> WindowPanes:
         """The window, which the batch at hand changes. It is made if it is not there."""
         found = self.windows.get(name)
         if found is None:
             found = self.windows[name] = WindowPanes(name, kinds)
-        self.changes(found)
+        self.note_change(found)
         return found
 
-    def changes(self, window: WindowPanes) -> None:
-        """The batch at hand changes the window. Whoever adds, closes or reopens a row calls this."""
+    def note_change(self, window: WindowPanes) -> None:
+        """The batch at hand changes the window: it adds, closes or reopens a row."""
         self.changed[window.name] = window
         self._sought = False
 
-    def take_changed(self) -> list[WindowPanes]:
-        """The windows that the batch has changed. The batch is sealed."""
-        changed, self.changed = list(self.changed.values()), {}
-        return changed
-
     def settle(self) -> None:
-        """The batch is sealed. Windows without panes leave the table."""
-        self.windows = {name: window for name, window in self.windows.items() if window.rows}
-        self.bytes = sum(window.bytes for window in self.windows.values())
-        self._sought = False
+        """What has changed is sealed. Windows without panes leave the table."""
+        for name, window in self.changed.items():
+            now = window.bytes if window.rows else 0
+            self.bytes += now - window.counted
+            window.counted = now
+            if not window.rows:
+                del self.windows[name]
+        self.changed, self._sought = {}, False
 
     def take_in(self, others: Sequence[PaneTable], keys: KeyInterval) -> None:
         """Add the panes of parents' tables for these keys. No key has a pane in two of them.
@@ -263,14 +272,13 @@ class PaneTable:
             found = sorted((key, at) for at, parent in enumerate(parents) for key in parent.rows if key in keys)
             if not found:
                 continue
-            window = self.window(name, [column.dtype.str for column in parents[0].columns])
+            window = self.changing(name, [column.dtype.str for column in parents[0].columns])
             rows = window.rows_of([key for key, _ in found])
             for at, parent in enumerate(parents):
                 mine = [place for place, (_, of) in enumerate(found) if of == at]
                 theirs = [parent.rows[found[place][0]] for place in mine]
                 window.put(rows[mine], [column[theirs] for column in parent.columns])
             window.sealed = len(window.keys)
-        self.take_changed()
         self.settle()
 
 
