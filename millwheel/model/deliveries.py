@@ -133,7 +133,7 @@ class Delivery:
     stream: str
     sender: Sender
     ids: DeliveryIds
-    keys: list[bytes]
+    keys: Sequence[bytes]
     values: Sequence[bytes]
     timestamps: Sequence[int]
     token: int = 0

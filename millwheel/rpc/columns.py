@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final, overload
 
 import msgspec
 
+from millwheel.rpc.column_keys import ColumnKeys, key_types, longest_in
 from millwheel.rpc.v1 import delivery_pb2 as wire
 
 __all__ = [
-    "ColumnKeys",
     "RecordColumns",
-    "bytes_in",
     "bytes_of",
+    "extremes_of",
     "has_columns",
-    "longest_in",
     "longest_of",
     "plain_types",
 ]
@@ -33,6 +32,9 @@ _CHUNK: Final = 256
 """So many values are made at a time, and kept."""
 _SCHEMA_BYTES: Final = 64 << 10
 """The longest schema. Some are kept, so their size is bounded (G13)."""
+_NAMES_BYTES: Final = 16 << 20
+"""The most bytes that the names of columns may have in all encoded records of a delivery (G13). Senders keep to half of
+it. Columns of truth values are small, and the records that are made of them are not."""
 _ROW_BYTES: Final = 16
 """More than a map and one of its values have beside name and content in MessagePack."""
 
@@ -56,36 +58,6 @@ def plain_types() -> frozenset[Any]:
     return frozenset((pa.bool_(), pa.int64(), pa.float64(), pa.string(), pa.binary()))
 
 
-class ColumnKeys(Sequence[bytes]):
-    """The keys of records that are columns. ``records``: these records."""
-
-    __slots__ = ("_column", "records")
-
-    def __init__(self, records: RecordColumns) -> None:
-        self.records = records
-        self._column = records.batch.column(records.key) if records.key else None
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    @overload
-    def __getitem__(self, index: int) -> bytes: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[bytes]: ...
-    def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
-        if isinstance(index, slice):
-            return self.tolist()[index]
-        value = b"" if self._column is None else self._column[index].as_py()
-        return value if isinstance(value, bytes) else value.encode()
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self.tolist())
-
-    def tolist(self) -> list[bytes]:
-        """All keys."""
-        return [b""] * len(self) if self._column is None else bytes_in(self._column)
-
-
 class RecordColumns(Sequence[bytes]):
     """The records of one delivery as columns. As a sequence it has their values, encoded.
 
@@ -107,8 +79,9 @@ class RecordColumns(Sequence[bytes]):
         self.batch = batch
         self.timestamps = timestamps
         self.key = key
-        self.average: int = -(-batch.nbytes // max(1, len(timestamps)))
-        """The size of a record in the columns, in bytes. All count alike: so parts of a delivery add up to its size."""
+        self.average: int = -(-batch.nbytes // max(1, len(timestamps))) + sum(map(len, batch.schema.names))
+        """The size of a record, in bytes: that in the columns, and that of their names, which its value has. All count
+        alike: so parts of a delivery add up to its size."""
         self._chunks: dict[int, list[bytes]] = {}
 
     def __len__(self) -> int:
@@ -144,13 +117,6 @@ class RecordColumns(Sequence[bytes]):
     def keyed(self, key: str) -> RecordColumns:
         """The same records with another column of keys."""
         return self if key == self.key else RecordColumns(self.batch, self.timestamps, key)
-
-    @property
-    def has_text_keys(self) -> bool:
-        """Whether all keys are texts, which were validated as UTF-8."""
-        import pyarrow as pa
-
-        return not self.key or bool(self.batch.schema.field(self.key).type == pa.string())
 
     @property
     def longest(self) -> int:
@@ -193,7 +159,7 @@ class RecordColumns(Sequence[bytes]):
         if sys.byteorder == "big":
             times.byteswap()
         schema, rest, columns = _schema(message.schema), iter(message.buffers), []
-        if message.key and (message.key not in schema.names or schema.field(message.key).type not in _key_types()):
+        if message.key and (message.key not in schema.names or schema.field(message.key).type not in key_types()):
             raise ValueError(f"the columns have no column {message.key!r} of texts or bytes for keys")
         try:
             for field in schema:
@@ -207,14 +173,9 @@ class RecordColumns(Sequence[bytes]):
             raise ValueError(f"column {field.name!r}: {error}") from error
         if next(rest, None) is not None:
             raise ValueError("the columns have more buffers than their schema needs")
+        if (names := len(times) * sum(_ROW_BYTES + len(name) for name in schema.names)) > _NAMES_BYTES:
+            raise ValueError(f"names of columns with {names:,} bytes in all records; the limit is {_NAMES_BYTES:,}")
         return cls(pa.RecordBatch.from_arrays(columns, schema=schema), times, message.key)
-
-
-@lru_cache(1)
-def _key_types() -> frozenset[Any]:
-    import pyarrow as pa
-
-    return frozenset((pa.string(), pa.binary()))
 
 
 @lru_cache(64)
@@ -237,22 +198,18 @@ def _schema(encoded: bytes) -> Any:
 
 def _buffers_of(kind: Any) -> int:
     """The number of buffers of a column without nulls."""
-    return 2 if kind in _key_types() else 1
+    return 2 if kind in key_types() else 1
 
 
-def bytes_in(column: Any) -> list[bytes]:
-    """The values of a column of texts or bytes, as bytes."""
+def extremes_of(timestamps: Sequence[int]) -> tuple[int, int]:
+    """The least and the greatest of some timestamps."""
+    if not isinstance(timestamps, array):
+        return min(timestamps), max(timestamps)
     import pyarrow as pa
-
-    found: list[bytes] = column.view(pa.binary()).to_pylist()
-    return found
-
-
-def longest_in(column: Any) -> int:
-    """The longest text or bytes of a column. 0 for other columns."""
     import pyarrow.compute as pc
 
-    return (pc.max(pc.binary_length(column)).as_py() or 0) if column.type in _key_types() else 0
+    found = pc.min_max(pa.Array.from_buffers(pa.int64(), len(timestamps), [None, pa.py_buffer(timestamps)]))
+    return found["min"].as_py(), found["max"].as_py()
 
 
 def bytes_of(values: Sequence[bytes], count: int | None = None) -> int:

@@ -179,7 +179,7 @@ def record_count(request: wire.DeliverRequest) -> int:
     return len(request.keys)
 
 
-def _decode_records(request: wire.DeliverRequest) -> tuple[list[bytes], Sequence[bytes], Sequence[int]]:
+def _decode_records(request: wire.DeliverRequest) -> tuple[Sequence[bytes], Sequence[bytes], Sequence[int]]:
     """The columns of keys, values and timestamps."""
     if not request.HasField("columns"):
         # Slices are lists, in two thirds of the time of list().
@@ -187,7 +187,7 @@ def _decode_records(request: wire.DeliverRequest) -> tuple[list[bytes], Sequence
     if request.keys or request.values or request.timestamps_us:
         raise ValueError("records as columns, and beside them")
     columns = RecordColumns.from_wire(request.columns)
-    return columns.keys().tolist(), columns, columns.timestamps
+    return columns.keys(), columns, columns.timestamps
 
 
 def _decode_order(request: wire.DeliverRequest) -> DeliveryOrder | None:

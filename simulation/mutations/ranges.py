@@ -1,4 +1,4 @@
-"""Mutations of complete deliveries, whose positions are known as ranges (section 6.1.1)."""
+"""Mutations of complete deliveries, whose positions are known as ranges, and of columns (section 6.1.1)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from millwheel.client.injector.core import InjectorCore
 from millwheel.client.injector.outbound import InjectedBatch
 from millwheel.client.injector.rerouting import Rerouting
 from millwheel.master.services import routing
+from millwheel.rpc.columns import RecordColumns
 from millwheel.worker.dedup import check, renaming
 from millwheel.worker.dedup.pieces import PositionPiece
 from millwheel.worker.dedup.positions import PositionSource
 from millwheel.worker.dedup.tables import Tables
+from millwheel.worker.interval.panes.key_index import KeyIndex
+from millwheel.worker.interval.panes.table import PaneTable, WindowPanes
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
 
 _EDGES: Final = "tests/worker/dedup/test_position_edges.py::test_a_position_is_known_exactly_if_it_is_committed"
+_INDEX: Final = "tests/worker/interval/test_key_index.py"
 _FEW: Final = "a test shows it by itself, in seconds; seeds were not tried"
 
 rewriting(
@@ -136,5 +140,77 @@ rewriting(
     "ranges",
     seeds=0,
     test="tests/snapshots/test_renaming.py::test_renamed_ids_are_those_of_the_fresh_journals",
+    why=_FEW,
+)
+
+rewriting(
+    "names-of-any-length",
+    "G13",
+    "the names of columns have a bound in all records that are made of them",
+    RecordColumns,
+    "> _NAMES_BYTES:",
+    "> 1 << 62:",
+    seeds=0,
+    test="tests/rpc/test_columns.py::test_malformed_columns_are_refused[long_names]",
+    why=_FEW,
+)
+
+rewriting(
+    "columns-half-validated",
+    "G1",
+    "columns are validated completely before anything is read",
+    RecordColumns,
+    "column.validate(full=True)",
+    "column.validate()",
+    seeds=0,
+    test="tests/rpc/test_columns.py::test_malformed_columns_are_refused[no_text]",
+    why=_FEW,
+)
+
+rewriting(
+    "numbers-without-lengths",
+    "G1",
+    "keys that differ in zeros at their ends have numbers of their own",
+    KeyIndex,
+    "same = self._lengths[found] == lengths[left]",
+    "same = self._lengths[found] >= 0",
+    seeds=0,
+    test=f"{_INDEX}::test_keys_that_differ_in_zeros_at_their_ends_are_others",
+    why=_FEW,
+)
+
+rewriting(
+    "rows-of-closed-panes",
+    "G1",
+    "a pane that has left the table takes no record there, by the number of its key",
+    WindowPanes.close,
+    "self.numbered = None",
+    "pass",
+    seeds=0,
+    test=f"{_INDEX}::test_rows_by_numbers_are_the_rows_of_the_keys",
+    why=_FEW,
+)
+
+rewriting(
+    "numbers-of-former-generations",
+    "G1",
+    "a number means nothing after its index was emptied",
+    WindowPanes.rows_of_numbers,
+    "if generation != index.generation:",
+    "if generation < 0:",
+    seeds=0,
+    test=f"{_INDEX}::test_rows_by_numbers_are_the_rows_of_the_keys",
+    why=_FEW,
+)
+
+rewriting(
+    "numbers-kept-for-ever",
+    "G13",
+    "the index forgets keys when it has far more than the windows",
+    PaneTable.numbers_of,
+    "self.index.empty()",
+    "pass",
+    seeds=0,
+    test=f"{_INDEX}::test_the_index_forgets_keys_of_former_windows",
     why=_FEW,
 )

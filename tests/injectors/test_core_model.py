@@ -39,7 +39,7 @@ from millwheel.client.injector.routing import StreamRouting
 from millwheel.client.injector.routing_follower import routing_from_wire
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
-from millwheel.rpc.columns import ColumnKeys, RecordColumns
+from millwheel.rpc.columns import RecordColumns
 from millwheel.rpc.deliveries import decode_delivery
 from millwheel.rpc.v1 import control_pb2
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
@@ -199,7 +199,7 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
         batch = pa.record_batch({"x": texts[0], "y": texts[1], "at": [f"{scope.name}:{one}" for one in numbers]})
         records = RecordColumns(batch, array("q", [start + offset for _, _, offset in rows]), "")
         self.last_published = self.core.published.watermark
-        columns = {IncarnationId(name): ColumnKeys(records.keyed("x" if name == "x" else "y")) for name in names}
+        columns = {IncarnationId(name): records.keyed("x" if name == "x" else "y").keys() for name in names}
         for at, (number, value) in enumerate(zip(numbers, records, strict=True)):
             stamp = records.timestamps[at]
             due = {name: column[at] for name, column in columns.items()}

@@ -9,8 +9,10 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from millwheel.rpc.columns import RecordColumns, bytes_of, longest_of
+from millwheel.rpc.columns import RecordColumns, bytes_of, extremes_of, longest_of
 from millwheel.rpc.deliveries import decode_delivery, record_count
 from millwheel.rpc.v1 import delivery_pb2 as wire
 
@@ -36,13 +38,27 @@ def test_columns_arrive_as_they_were_sent(first: int, end: int) -> None:
     sent = request(columns(first, end).to_wire())
     delivery = decode_delivery(wire.DeliverRequest.FromString(sent.SerializeToString()), None)
     assert list(map(msgspec.msgpack.decode, delivery.values)) == ROWS[first:end]
-    assert delivery.keys == [row["text"].encode() for row in ROWS[first:end]]
+    assert list(delivery.keys) == [row["text"].encode() for row in ROWS[first:end]]
     assert list(delivery.timestamps) == list(range(first, end))
     assert record_count(sent) == end - first == len(delivery.ids.positions)  # type: ignore[union-attr]
 
 
 def test_columns_without_a_key_have_empty_keys() -> None:
     assert columns(0, 3).keyed("").keys().tolist() == [b"", b"", b""]
+
+
+@given(st.lists(st.binary(max_size=4), min_size=1), st.integers(0, 3))
+def test_what_is_asked_of_all_keys_is_that_of_the_list(keys: list[bytes], before: int) -> None:
+    batch = pa.record_batch({"key": pa.array([b"zz"] * before + keys, pa.binary())}).slice(before)
+    found = RecordColumns(batch, array("q", range(len(keys))), "key").keys()
+    assert (found.extremes(), found.longest) == ((min(keys), max(keys)), max(map(len, keys)))
+    assert [found[index] for index in range(len(keys))] == keys == list(found) == found[:]
+    assert not found.has_texts
+
+
+@given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=1))
+def test_extremes_are_those_of_the_list(times: list[int]) -> None:
+    assert extremes_of(array("q", times)) == extremes_of(times) == (min(times), max(times))
 
 
 def test_the_sizes_of_parts_add_up() -> None:
@@ -104,10 +120,17 @@ def more_times(message: wire.RecordColumns) -> None:
     message.timestamps_us = message.timestamps_us + bytes(8 * 100)
 
 
+def long_names(message: wire.RecordColumns) -> None:
+    """Few bytes that would become many records with long names."""
+    count = 20_000
+    message.schema = pa.schema([("x" * 1_000, pa.bool_())]).serialize().to_pybytes()
+    message.key, message.buffers[:], message.timestamps_us = "", [bytes(count // 8)], bytes(8 * count)
+
+
 @pytest.mark.parametrize(
     "change",
     [of_other_type, of_one_name, no_schema, a_long_schema, short_offsets, offsets_beyond, no_text, too_few, too_many,
-     another_key, a_number_as_key, half_a_time, more_times],
+     another_key, a_number_as_key, half_a_time, more_times, long_names],
 )  # fmt: skip
 def test_malformed_columns_are_refused(change: Callable[[wire.RecordColumns], None]) -> None:
     message = columns(5, 90).to_wire()

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from array import array
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millwheel as mw
 from millwheel import agg, windows
+from millwheel.rpc.columns import RecordColumns
 from millwheel.testing import TopologyHarness
 from millwheel.worker.interval import IntervalSettings
+from millwheel.worker.interval.intake import IntervalReceiver
+from millwheel.worker.messages import Delivery
 
 NOON = 1_767_268_800_000_000
 SECOND = 1_000_000
@@ -79,8 +84,31 @@ others = st.sampled_from(
 actions = st.lists(st.one_of(send, send, advance, others), max_size=14)
 
 
-def run(actions: list[tuple[str, Any]], limits: IntervalSettings, **options: Any) -> dict[str, Any]:
+def as_table(receiver: IntervalReceiver, delivery: Delivery) -> Any:
+    """Deliver bids as columns of Arrow, as an injector sends tables."""
+    if delivery.stream == "bids" and isinstance(delivery.values, list):
+        batch = pa.RecordBatch.from_pylist([msgspec.msgpack.decode(value) for value in delivery.values])
+        records = RecordColumns(batch, array("q", delivery.timestamps), "auction")
+        assert list(records) == delivery.values
+        delivery.keys, delivery.values, delivery.timestamps = records.keys(), records, records.timestamps
+    return deliver(receiver, delivery)
+
+
+deliver = IntervalReceiver.deliver
+
+
+def run(
+    actions: list[tuple[str, Any]], limits: IntervalSettings, tables: bool = False, **options: Any
+) -> dict[str, Any]:
     """What the topology does, by key and stream in the order of its productions."""
+    with pytest.MonkeyPatch.context() as patches:
+        if tables:
+            patches.setattr(IntervalReceiver, "deliver", as_table)
+        return outcome(actions, limits, **options)
+
+
+def outcome(actions: list[tuple[str, Any]], limits: IntervalSettings, **options: Any) -> dict[str, Any]:
+    """What the topology does with records in the form that its intervals get."""
     Weather.broken = ""
     kept = dict(options)
     with TopologyHarness(totals(**kept), now=mw.Timestamp(NOON), settings=limits) as harness:
@@ -125,16 +153,18 @@ def run(actions: list[tuple[str, Any]], limits: IntervalSettings, **options: Any
 @pytest.mark.guarantee("G1", section="4.2")
 @pytest.mark.parametrize("name", SETTINGS)
 @settings(max_examples=25)
-@given(actions, st.sampled_from([None, "late"]), st.booleans())
-def test_columns_and_hooks_give_the_same(name: str, actions: list[Any], late: str | None, retries: bool) -> None:
+@given(actions, st.sampled_from([None, "late"]), st.booleans(), st.booleans())
+def test_columns_and_hooks_give_the_same(
+    name: str, actions: list[Any], late: str | None, retries: bool, tables: bool
+) -> None:
     policy = mw.retry(initial=mw.seconds(1)) if retries else mw.dead_letter(after=1)
     if retries:  # then nothing may fail for ever
         actions = [
             (kind, [(key, at, price % 10) for key, at, price in what] if kind == "send" else what)
             for kind, what in actions
         ]
-    options = {"late": late, "on_failure": policy}
-    assert run(actions, SETTINGS[name], **options) == run(actions, HOOKS, **options)
+    options: dict[str, Any] = {"late": late, "on_failure": policy}
+    assert run(actions, SETTINGS[name], tables, **options) == run(actions, HOOKS, **options)
 
 
 ONE = ("send", [("a", 1, 2), ("b", 2, 3), ("a", 11, 4)])

@@ -13,7 +13,8 @@ from typing import Any, Final
 from millwheel.model.page_keys import PAGE_BYTE
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.model.watermarks import MinTracker
-from millwheel.rpc.columns import RecordColumns, bytes_of
+from millwheel.rpc.column_keys import ColumnKeys
+from millwheel.rpc.columns import RecordColumns, bytes_of, extremes_of
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.admission import DeliveryAdmission, column_problem
 from millwheel.worker.dedup import DeliveryVerdict
@@ -114,7 +115,7 @@ class IntervalIntake:
         stamps, values = delivery.timestamps, delivery.values
         whole = len(indexes) == len(stamps)
         fresh = stamps if whole else [stamps[index] for index in indexes]
-        held, newest = min(fresh), max(fresh)
+        held, newest = extremes_of(fresh)
         if newest > self.newest:
             self.newest = newest
         if whole:
@@ -256,13 +257,12 @@ class IntervalReceiver:
     def _problem(self, delivery: Delivery) -> str | None:
         """Why the records can never be accepted as they are. None: no problem."""
         keys, own = delivery.keys, self._setup.config.keys
-        if (problem := column_problem(delivery)) is not None:
+        if (problem := column_problem(delivery)) is not None or not keys:
             return problem
         # The lowest and the highest interval have a bound on one side only.
-        if keys and ((own.start and min(keys) < own.start) or (own.end is not None and max(keys) >= own.end)):
+        if (own.start and _least(keys) < own.start) or (own.end is not None and _greatest(keys) >= own.end):
             return f"keys outside the interval {own}: look up the interval map again"
-        texts = isinstance(delivery.values, RecordColumns) and delivery.values.has_text_keys
-        if not texts and PAGE_BYTE in b"".join(keys):
+        if not (isinstance(keys, ColumnKeys) and keys.has_texts) and PAGE_BYTE in b"".join(keys):
             return "a key with the byte 0xFF: a key is text in UTF-8, which never has this byte"
         return None
 
@@ -290,3 +290,11 @@ class IntervalReceiver:
         received[1] += receipt.average * len(fresh)
         receipt.excluded = excluded
         return receipt if receipt.held <= self._clocks.inputs.value else None
+
+
+def _least(keys: Sequence[bytes]) -> bytes:
+    return keys.extremes()[0] if isinstance(keys, ColumnKeys) else min(keys)
+
+
+def _greatest(keys: Sequence[bytes]) -> bytes:
+    return keys.extremes()[1] if isinstance(keys, ColumnKeys) else max(keys)

@@ -6,7 +6,8 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from millwheel.rpc.columns import RecordColumns, bytes_in
+from millwheel.rpc.column_keys import bytes_in
+from millwheel.rpc.columns import RecordColumns
 
 __all__ = ["divided"]
 

@@ -24,7 +24,8 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.model.outbound import AnswerKind, OutboundBatch, OutboundSending, UnackedBatches
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.model.watermarks import MinTracker
-from millwheel.rpc.columns import ColumnKeys, RecordColumns, bytes_of
+from millwheel.rpc.column_keys import ColumnKeys
+from millwheel.rpc.columns import RecordColumns, bytes_of, extremes_of
 
 __all__ = ["InjectedBatch", "InjectedSending", "OutboundQueue", "OutboundQueues", "earlier"]
 
@@ -341,7 +342,7 @@ class OutboundQueues:
         batch.since, batch.gapless = since, gapless
         batch.keys, batch.values, batch.timestamps, batch.ids = values.keys(), values, values.timestamps, ids
         batch.bytes = bytes_of(values)
-        batch.held = min(values.timestamps)
+        batch.held, _ = extremes_of(values.timestamps)
         self._filled_records += len(values)
         self._filled_bytes += batch.bytes
         self._seal(queue)

@@ -21,7 +21,8 @@ from millwheel.client.injector.session import InjectorSession
 from millwheel.client.injector.settings import InjectorSettings
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.limits import MAX_KEY_BYTES, MAX_VALUE_BYTES
-from millwheel.rpc.columns import ColumnKeys, RecordColumns, longest_in, plain_types
+from millwheel.rpc.column_keys import longest_in
+from millwheel.rpc.columns import RecordColumns, plain_types
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.errors import UsageError
 
@@ -159,7 +160,7 @@ class TableAdmission:
         admission, count = self._admission, len(records)
         admission.drain()
         ids = admission.ids.delivery_ids(None, positions, slice(0, count))
-        keys = {name: ColumnKeys(records.keyed(key)) for name, key in names.items()}
+        keys = {name: records.keyed(key).keys() for name, key in names.items()}
         self._session.step(Columns(records, records.timestamps, keys, scope, ids))
         if positions is None:
             admission.ids.next += count

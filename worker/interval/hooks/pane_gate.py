@@ -19,7 +19,7 @@ fail.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Container, Sequence, Set
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from millwheel.model.time import TimeDomain
@@ -30,6 +30,7 @@ from millwheel.windows.assigners import window_tag
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
 from millwheel.worker.interval.hooks.runner import Runner
 from millwheel.worker.interval.intake import DeliveryReceipt
+from millwheel.worker.interval.panes.key_index import distinct
 from millwheel.worker.interval.panes.table import MAX_WINDOWS, WindowPanes
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
@@ -117,19 +118,20 @@ class PaneGate:
         keys = receipt.delivery.keys
         found = self._in_time(receipt, indexes)
         self._read(receipt, indexes, found)
-        own = picked(keys, picked(indexes, found.places))
-        self._note_overflows(found, own)
+        self._note_overflows(found, keys, indexes)
         if others := self._panes.others():
             found.moving.update(dict.fromkeys(self._panes.with_panes((keys[index] for index in indexes), others)))
         begins = self.may_begin(receipt)
-        new = [start for start in set(found.starts.tolist()) if self._window(start) is None]
+        new = [start for start in _starts_in(found.starts, self._windows.size) if self._window(start) is None]
         room = MAX_WINDOWS - len(self._panes.windows)
-        if found.moving or not begins or len(new) > room or self._some_in_hooks(own):
+        if found.moving or not begins or len(new) > room or self._some_in_hooks(keys, indexes, found.places):
             begun = set(sorted(new)[: max(0, room)]) if begins else set()
             moving, by_columns = found.moving, self._by_columns
-            bounds = zip(own, found.starts.tolist(), strict=True)
+            bounds = zip(picked(keys, picked(indexes, found.places)), found.starts.tolist(), strict=True)
             found.keep([key not in moving and by_columns(key, start, begins, begun) for key, start in bounds])
-        if len(found.places) < len(indexes) or not self._runner.batch.contexts.keys().isdisjoint(own):
+        if len(found.places) < len(indexes) or self._have(
+            self._runner.batch.contexts.keys(), keys, indexes, found.places
+        ):
             self._keep_order([keys[index] for index in indexes], found)
         return found
 
@@ -172,10 +174,15 @@ class PaneGate:
         set_now = None if context is None else context._timers
         return set_now is not None and set_now.get((TimeDomain.EVENT_TIME, tag)) is not None
 
-    def _some_in_hooks(self, keys: Collection[bytes]) -> bool:
-        """Whether any of these keys is blocked, or may have a pane in its state."""
+    def _some_in_hooks(self, keys: Sequence[bytes], indexes: Sequence[int], places: Column) -> bool:
+        """Whether the key of any of these records is blocked, or may have a pane in its state."""
         tables = self._blocked.keys.keys(), self._runner.batch.contexts.keys(), self._timers.event_time.keys()
-        return not all(not table or table.isdisjoint(keys) for table in tables)
+        return any(self._have(table, keys, indexes, places) for table in tables)
+
+    @staticmethod
+    def _have(table: Set[bytes], keys: Sequence[bytes], indexes: Sequence[int], places: Column) -> bool:
+        """Whether a table has the key of any of these records. Usually it is empty, so no key becomes an object."""
+        return bool(table) and not table.isdisjoint(picked(keys, picked(indexes, places)))
 
     def _window(self, start: int) -> WindowPanes | None:
         return self._panes.windows.get((start, start + self._windows.size, self._panes.form))
@@ -238,7 +245,7 @@ class PaneGate:
         found.keep(kept)
         found.given = fold.read([value for value in values if value is not DROPPED])
 
-    def _note_overflows(self, found: Divided, keys: Sequence[bytes]) -> None:
+    def _note_overflows(self, found: Divided, keys: Sequence[bytes], indexes: Sequence[int]) -> None:
         """Integers that may leave the machine's range fall under rule 3. In hooks they are Python's."""
         import numpy as np
 
@@ -253,13 +260,24 @@ class PaneGate:
             if reach + growth <= _MOST_REACH:
                 continue
             # These are sums over all panes. No single one may be near the limit.
-            own = [keys[place] for place in places.tolist()]
+            own = [keys[indexes[place]] for place in found.places[places].tolist()]
             growth = _most_of_a_key(own, steps[places].tolist())
             if window is not None:
                 window.reach = None
                 reach = window.known_reach(fold)
             if reach + growth > _MOST_REACH:
                 found.moving.update(dict.fromkeys(own))
+
+
+def _starts_in(starts: Column, size: int) -> list[int]:
+    """The distinct starts of windows of one size."""
+    import numpy as np
+
+    least = int(starts.min(initial=_FAR))
+    numbers = (starts - least) // size
+    most = int(numbers.max(initial=0))
+    chosen = distinct(numbers, most + 1) if most < len(starts) else np.unique(numbers)
+    return [least + number * size for number in chosen.tolist()]
 
 
 def _most_of_a_key(keys: Sequence[bytes], steps: Sequence[float]) -> float:

@@ -14,14 +14,17 @@ the rows that it closes are in ``closing``. So what bases and readers get is nev
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MAX_TIMESTAMP, TimeDomain
+from millwheel.rpc.column_keys import ColumnKeys
 from millwheel.sdk.columns import Fold
 from millwheel.windows.assigners import window_tag
+from millwheel.worker.interval.panes.key_index import KeyIndex, distinct
 
 if TYPE_CHECKING:
     from millwheel.sdk.columns import Column, Rows
@@ -33,6 +36,9 @@ MAX_WINDOWS: Final = 1_000
 windows are kept by hooks."""
 _PANE_BYTES: Final = 150
 """Bytes counted for a pane besides its key and its columns: an entry of a dict and of a list, and the key's object."""
+
+_MOST_SPARE: Final = 1 << 14
+"""The index may have so many keys that have no pane any more, some megabytes."""
 
 WindowName = tuple[int, int, bytes]
 """A window's start and end, and the form of its columns, encoded. The same bounds in another form are another window:
@@ -48,7 +54,8 @@ class WindowPanes:
     """The panes of one window."""
 
     __slots__ = (
-        "added", "closing", "columns", "counted", "end", "form", "keys", "passed", "reach", "rows", "sealed", "start",
+        "added", "closing", "columns", "counted", "end", "form", "keys", "numbered", "passed", "reach", "rows",
+        "sealed", "start",
     )  # fmt: skip
 
     def __init__(self, name: WindowName, kinds: Iterable[str]) -> None:
@@ -73,6 +80,10 @@ class WindowPanes:
         """See ``PaneFiring``."""
         self.counted = 0
         """Its part of the table's ``bytes``."""
+        self.numbered: tuple[int, Rows] | None = None
+        """A generation of a key index, and by number the row of that key. -1: it is not known here.
+
+        Invariant: a row that it has is the row of that key in ``rows``. So it is dropped when a row leaves."""
 
     @property
     def name(self) -> WindowName:
@@ -101,6 +112,24 @@ class WindowPanes:
                     found[place] = row
             self.grow()
         return np.array(found, np.int64)
+
+    def rows_of_numbers(self, numbers: Rows, index: KeyIndex) -> Rows:
+        """The rows of keys by their numbers in an index. A key without a pane gets one."""
+        import numpy as np
+
+        generation, known = self.numbered or (-1, np.zeros(0, np.int32))
+        if generation != index.generation:
+            known = np.full(len(index.keys), -1, np.int32)
+        elif len(known) < len(index.keys):
+            known = np.concatenate((known, np.full(max(len(index.keys), 2 * len(known)) - len(known), -1, np.int32)))
+        self.numbered = index.generation, known
+        rows = known[numbers]
+        unknown = rows < 0
+        if unknown.any():
+            missing = distinct(numbers[unknown], len(index.keys))
+            known[missing] = self.rows_of([index.keys[number] for number in missing.tolist()])
+            rows = known[numbers]
+        return rows.astype(np.int64)
 
     def grow(self) -> None:
         """Make room for all rows. It doubles, and gives a window with one pane room for one."""
@@ -156,6 +185,7 @@ class WindowPanes:
     def close(self, key: bytes) -> None:
         """The pane of the key leaves the table with the batch at hand: its result is in the batch, or it moves."""
         self.closing[key] = self.rows.pop(key)
+        self.numbered = None
 
     def reopen(self, key: bytes) -> None:
         """The pane stays: what the batch did for its key is undone."""
@@ -175,7 +205,8 @@ class WindowPanes:
     @property
     def bytes(self) -> int:
         """Approximate memory."""
-        return len(self.keys) * _PANE_BYTES + sum(column.nbytes for column in self.columns)
+        numbered = 0 if self.numbered is None else self.numbered[1].nbytes
+        return len(self.keys) * _PANE_BYTES + sum(column.nbytes for column in self.columns) + numbered
 
 
 class PaneTable:
@@ -192,6 +223,26 @@ class PaneTable:
         """Approximate memory, as of the last sealed commit."""
         self._first: int | None = None
         self._sought = True
+
+    @cached_property
+    def index(self) -> KeyIndex:
+        """Numbers of keys that came as columns. It is made when there are some: not every worker has NumPy."""
+        return KeyIndex()
+
+    def numbers_of(self, keys: Sequence[bytes], indexes: Sequence[int]) -> Rows | None:
+        """The numbers of some of these keys in the index. None: the keys are objects already, or have no numbers.
+
+        The index is emptied when it has far more keys than the windows: it may have those of former ones (G13).
+        """
+        if not isinstance(keys, ColumnKeys):
+            return None
+        import numpy as np
+
+        if len(self.index.keys) > _MOST_SPARE and len(self.index.keys) > _MOST_SPARE + 2 * self.most_keys:
+            self.index.empty()
+        if isinstance(indexes, range) and indexes.step == 1:
+            return self.index.numbers_of(keys, slice(indexes.start, indexes.stop))
+        return self.index.numbers_of(keys, np.array(indexes, np.int64))
 
     def __len__(self) -> int:
         """The number of panes. Each is a timer, too."""
