@@ -62,6 +62,7 @@ from millwheel.client.injector.unkeyed import UnkeyedRecords
 from millwheel.model.core_protocol import RisingValues, require
 from millwheel.model.outbound import AnswerKind, answer_kind
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.rpc.columns import RecordColumns, extremes_of
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.errors import UsageError
 
@@ -355,7 +356,7 @@ class InjectorCore:
             return []
         if missing := self.routing.consumers.keys() - columns.keys.keys():
             raise UsageError(f"no keys given for the consumers {', '.join(sorted(missing))}")
-        oldest, newest = _extremes(columns.timestamps)
+        oldest, newest = _extremes(columns)
         if columns.scope.kind is IdKind.POSITION:
             self.check_positions(columns.scope, columns.ids)
             self._note_positions(columns.scope, columns.ids)
@@ -470,17 +471,20 @@ class InjectorCore:
         return out
 
 
-def _extremes(timestamps: Sequence[int]) -> tuple[int, int]:
+def _extremes(columns: Columns) -> tuple[int, int]:
     """The least and the largest timestamp, in microseconds.
 
     Raises:
         UsageError: A timestamp is not an integer, does not fit into 64 bits, or is an infinity.
     """
-    try:
-        whole = array("q", timestamps)
-    except (TypeError, OverflowError) as error:
-        raise UsageError(f"a record's timestamp is a whole number of microseconds: {error}") from error
-    oldest, newest = min(whole), max(whole)
+    if isinstance(columns.values, RecordColumns):
+        oldest, newest = extremes_of(columns.values.timestamps)
+    else:
+        try:
+            whole = array("q", columns.timestamps)
+        except (TypeError, OverflowError) as error:
+            raise UsageError(f"a record's timestamp is a whole number of microseconds: {error}") from error
+        oldest, newest = min(whole), max(whole)
     if oldest <= MIN_TIMESTAMP or newest >= MAX_TIMESTAMP:
         raise UsageError("a record's timestamp is a time in microseconds, not an infinity")
     return oldest, newest

@@ -24,6 +24,7 @@ from millwheel.client.injector.process import InjectorProcess
 from millwheel.client.injector.tables import table_parts
 from millwheel.client.injector.unacked import SentRecords, unacked_ids
 from millwheel.model.time import Timestamp
+from millwheel.rpc.columns import extremes_of
 from millwheel.sdk.errors import UsageError
 
 __all__ = ["Injector"]
@@ -147,8 +148,9 @@ class Injector(InjectorProcess):
         """
         self._session.check()
         for values, timestamps in table_parts(table, timestamp, self._tables.most):
-            self._times.check(timestamps, "a record's timestamp")
-            await self._tables.send(values, timestamps, position, partition)
+            extremes = extremes_of(timestamps)
+            self._times.check(extremes, "a record's timestamp")
+            await self._tables.send(values, timestamps, extremes[1], position, partition)
             position = None if position is None else position + len(timestamps)
 
     async def send_together(

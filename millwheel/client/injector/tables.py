@@ -126,12 +126,15 @@ class TableAdmission:
         consumers = max(1, len(self._session.routing.consumers))
         return max(1, min(TABLE_RECORDS, self._settings.limits.window_records // consumers // 2))
 
-    async def send(self, values: Any, timestamps: array[int], position: int | None, partition: str) -> None:
+    async def send(
+        self, values: Any, timestamps: array[int], newest: int, position: int | None, partition: str
+    ) -> None:
         """Send a part of a table.
 
         Args:
             values: A record batch.
             timestamps: The timestamps of its records, in microseconds.
+            newest: The largest of them.
             position: The position of the first record in ``partition``. The others follow. None: records without one.
             partition: The partition of the source.
         """
@@ -143,7 +146,7 @@ class TableAdmission:
             self._session.check()
             while (keys := self._keys(values)) is not None:
                 routing = self._session.routing
-                await admission.wait_for_room(max(timestamps), count)
+                await admission.wait_for_room(newest, count)
                 self._session.check()
                 if routing is self._session.routing:
                     self._accept(RecordColumns(values, timestamps, ""), keys, positions, scope)
