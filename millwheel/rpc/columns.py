@@ -41,6 +41,7 @@ _ROW_BYTES: Final = 16
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
+@lru_cache(1)
 def has_columns() -> bool:
     """Whether this process can read columns: pyarrow is installed."""
     try:

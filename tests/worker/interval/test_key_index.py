@@ -121,7 +121,7 @@ def test_rows_by_numbers_are_the_rows_of_the_keys(given_steps: list[Any]) -> Non
         elif kind in ("close", "reopen"):
             for key in keys:
                 if kind == "close" and key in model and key not in window.closing:
-                    window.close(key)
+                    window.close([key])
                     del model[key]
                 elif kind == "reopen" and key in window.closing and key not in model:
                     model[key] = window.closing[key]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from millwheel.worker.interval.blocked_key_table import RecordItem, Wait
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
-from millwheel.worker.interval.hooks.pane_gate import Divided, PaneGate, picked
+from millwheel.worker.interval.hooks.pane_gate import Divided, PaneGate, picked, starts_in
 from millwheel.worker.interval.hooks.pane_moving import PaneMover
 from millwheel.worker.interval.hooks.runner import Runner
 from millwheel.worker.interval.intake import DeliveryReceipt
@@ -99,7 +99,8 @@ class PaneAdder:
         if (starts == starts[0]).all():
             self._add_to(int(starts[0]), own, numbers, found.given)
             return
-        for start in np.unique(starts).tolist():
+        assert self._windows is not None, "records are added while the computation has columns"
+        for start in starts_in(starts, self._windows.size):
             places = np.flatnonzero(starts == start)
             some = () if numbers is not None else [own[place] for place in places.tolist()]
             some_numbers = None if numbers is None else numbers[places]

@@ -79,7 +79,8 @@ class PaneFiring:
 
     def produce_of(self, window: WindowPanes, keys: Sequence[bytes]) -> None:
         """Produce the results of some keys that have panes in a window that has ended, until the batch is full."""
-        free = [key for key in keys if self._may_fire(key)]
+        usual = not self._blocked.keys and not self._runner.batch.contexts
+        free = keys if usual else [key for key in keys if self._may_fire(key)]
         if free:
             self._produce_free(window, free)
 
@@ -123,7 +124,8 @@ class PaneFiring:
         accumulators = windows.fold.accumulators(window.present(free, self._panes.fold))
         start, end = Timestamp(window.start), Timestamp(window.end)
         make, produced = windows.make, production_of(scope, windows.output, Timestamp(min(end, LAST_TIMESTAMP)))
-        append, traces, budget = runner.batch.results.append, self._setup.meter.traces, runner.budget()
+        results, traces, budget = runner.batch.results, self._setup.meter.traces, runner.budget()
+        append, before, count = results.append, len(results), len(free)
         for done, (key, accumulator) in enumerate(zip(free, accumulators, strict=True), 1):
             try:
                 productions = produced(key, make(key.decode(), start, end, accumulator, 0))
@@ -134,14 +136,15 @@ class PaneFiring:
                 append((key, productions))
                 if traces is not None:
                     traces.fired(key)
-                window.close(key)
             if scope.produced_bytes >= budget:
-                return done
-        return len(free)
+                count = done
+                break
+        window.close([key for key, _ in results[before:]])
+        return count
 
     def give_up(self, window: WindowPanes, key: bytes) -> None:
         """Drop the pane of a key, which has a context in the batch with the dead letter for it."""
-        window.close(key)
+        window.close([key])
         self._panes.note_change(window)
         self._runner.batch.moved.setdefault(key, []).append(window)  # so it is undone with the letter
 

@@ -34,17 +34,20 @@ from millwheel.worker.interval.panes.key_index import distinct
 from millwheel.worker.interval.panes.table import MAX_WINDOWS, WindowPanes
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
+from millwheel.worker.messages import Delivery
 
 if TYPE_CHECKING:
     from millwheel.sdk.columns import Column
 
-__all__ = ["Divided", "PaneGate", "picked"]
+__all__ = ["Divided", "PaneGate", "picked", "starts_in"]
 
 Item = TypeVar("Item")
 
 _FAR: Final = 1 << 60
 """Windows that reach beyond it, in either direction, are left to hooks: further bounds could leave the machine's
 integers. All records of such a window are, so that its panes have one place."""
+_FEW_WINDOWS: Final = 8
+"""Records of so many windows are compared with the bounds of each."""
 _MOST_REACH: Final = float(1 << 62)
 """Integers of a pane that may be beyond it are left to hooks. Half of the machine's range is a margin for rounding."""
 
@@ -122,7 +125,7 @@ class PaneGate:
         if others := self._panes.others():
             found.moving.update(dict.fromkeys(self._panes.with_panes((keys[index] for index in indexes), others)))
         begins = self.may_begin(receipt)
-        new = [start for start in _starts_in(found.starts, self._windows.size) if self._window(start) is None]
+        new = [start for start in starts_in(found.starts, self._windows.size) if self._window(start) is None]
         room = MAX_WINDOWS - len(self._panes.windows)
         if found.moving or not begins or len(new) > room or self._some_in_hooks(keys, indexes, found.places):
             begun = set(sorted(new)[: max(0, room)]) if begins else set()
@@ -197,6 +200,8 @@ class PaneGate:
         stamps = np.array(delivery.timestamps, np.int64)
         if len(indexes) != len(stamps):
             stamps = stamps[list(indexes)]
+        if (starts := self._all_in_time(delivery, stamps)) is not None:
+            return Divided(np.arange(len(stamps)), starts)
         fits = (stamps > -2 * _FAR) & (stamps < 2 * _FAR)
         near = np.where(fits, stamps, 0)
         starts = near - (near - self._windows.offset) % size
@@ -209,6 +214,27 @@ class PaneGate:
             fits &= stamps >= watermark
         places = np.flatnonzero(fits)
         return Divided(places, starts[places])
+
+    def _all_in_time(self, delivery: Delivery, stamps: Column) -> Column | None:
+        """The starts of the records' windows, if rule 4 is for none of them. None: it may be for some.
+
+        It says what ``_in_time`` says, from the first and the last timestamp: a division for each is the larger cost.
+        """
+        import numpy as np
+
+        size, offset, watermark = self._windows.size, self._windows.offset, self._clocks.watermark
+        low, high = int(stamps.min()), int(stamps.max())
+        first, last = (at - (at - offset) % size for at in (low, high))
+        if (last - first) // size > _FEW_WINDOWS or not -_FAR < first < last + size < _FAR:
+            return None
+        program = self._setup.program
+        on_time = program.options.late.action is LateAction.PROCESS or delivery.stream in program.never_late
+        if self._clocks.bounded or first + size <= watermark or not (on_time or low >= watermark):
+            return None
+        starts = np.full(len(stamps), first, np.int64)
+        for bound in range(first + size, last + size, size):
+            starts[stamps >= bound] = bound
+        return starts
 
     def _read(self, receipt: DeliveryReceipt, indexes: Sequence[int], found: Divided) -> None:
         """Read the records: those that cannot be read, or have numbers that no column takes, fall under rule 3."""
@@ -269,7 +295,7 @@ class PaneGate:
                 found.moving.update(dict.fromkeys(own))
 
 
-def _starts_in(starts: Column, size: int) -> list[int]:
+def starts_in(starts: Column, size: int) -> list[int]:
     """The distinct starts of windows of one size."""
     import numpy as np
 

@@ -182,9 +182,9 @@ class WindowPanes:
             self.reach = 0.0 if sizes is None else float(sizes.max(initial=0.0))
         return self.reach
 
-    def close(self, key: bytes) -> None:
-        """The pane of the key leaves the table with the batch at hand: its result is in the batch, or it moves."""
-        self.closing[key] = self.rows.pop(key)
+    def close(self, keys: Sequence[bytes]) -> None:
+        """The panes of these keys leave the table with the batch at hand: their results are in it, or they move."""
+        self.closing.update(zip(keys, map(self.rows.pop, keys), strict=True))
         self.numbered = None
 
     def reopen(self, key: bytes) -> None:
