@@ -13,6 +13,8 @@ from millwheel.worker.dedup import check, renaming
 from millwheel.worker.dedup.pieces import PositionPiece
 from millwheel.worker.dedup.positions import PositionSource
 from millwheel.worker.dedup.tables import Tables
+from millwheel.worker.interval.hooks.pane_gate import PaneGate
+from millwheel.worker.interval.outbox.outbox import Outbox
 from millwheel.worker.interval.panes.key_index import KeyIndex
 from millwheel.worker.interval.panes.table import PaneTable, WindowPanes
 from simulation.mutations.base import rewriting
@@ -21,6 +23,7 @@ __all__: list[str] = []
 
 _EDGES: Final = "tests/worker/dedup/test_position_edges.py::test_a_position_is_known_exactly_if_it_is_committed"
 _INDEX: Final = "tests/worker/interval/test_key_index.py"
+_BY_COLUMNS: Final = "tests/windows/test_by_columns.py::test_columns_and_hooks_agree_in_these_cases"
 _FEW: Final = "a test shows it by itself, in seconds; seeds were not tried"
 
 rewriting(
@@ -208,9 +211,45 @@ rewriting(
     "G13",
     "the index forgets keys when it has far more than the windows",
     PaneTable.numbers_of,
-    "self.index.empty()",
+    "index.empty()",
     "pass",
     seeds=0,
     test=f"{_INDEX}::test_the_index_forgets_keys_of_former_windows",
+    why=_FEW,
+)
+
+rewriting(
+    "late-by-the-newest-record",
+    "G14",
+    "records are on time together if the oldest of them is",
+    PaneGate,
+    "on_time or low >= watermark",
+    "on_time or high >= watermark",
+    seeds=0,
+    test="tests/windows/test_by_columns.py::test_late_records_of_an_open_window_are_dropped_alike",
+    why=_FEW,
+)
+
+rewriting(
+    "over-by-the-last-window",
+    "G1",
+    "records are added together if the first of their windows is not over",
+    PaneGate,
+    "first + size <= watermark or not (",
+    "last + size <= watermark or not (",
+    seeds=0,
+    test=f"{_BY_COLUMNS}[None-records come late]",
+    why=_FEW,
+)
+
+rewriting(
+    "results-of-several-targets-alike",
+    "G1",
+    "productions are grouped together if all of them have one target",
+    Outbox,
+    "for one in (streams, targets)",
+    "for one in (streams,)",
+    seeds=0,
+    test="tests/worker/interval/test_productions.py::test_one_production_among_others_reaches_its_own_target",
     why=_FEW,
 )

@@ -56,8 +56,10 @@ def checked(bid: Bid) -> Bid:
     return bid
 
 
-def totals(late: str | None = None, size: int = 10, order: str = "nth", **options: Any) -> mw.Topology:
-    """``order``: that of the aggregates."""
+def totals(
+    late: str | None = None, size: int = 10, order: str = "nth", drops: bool = False, **options: Any
+) -> mw.Topology:
+    """``order``: that of the aggregates. ``drops``: whether it drops late records."""
 
     def judged(one: Any) -> Any:
         if one.auction == Weather.broken or one.t == NO_RESULT:
@@ -69,6 +71,7 @@ def totals(late: str | None = None, size: int = 10, order: str = "nth", **option
     aggregates = {"n": agg.count(), "t": agg.sum("price"), "h": agg.max("price")}
     windowed: Any = bids.key_by("auction").window(windows.tumbling(mw.seconds(size)))
     several = {name: aggregates[name] for name in order}
+    options |= {"late": mw.Late.DROP} if drops else {}
     made = windowed.aggregate("totals", **several, **({} if late is None else {"too_late": late}), options=options)
     made.map(judged, Any).named("judged")
     return topology
@@ -194,6 +197,14 @@ SCRIPTS: dict[str, list[tuple[str, Any]]] = {
 def test_columns_and_hooks_agree_in_these_cases(script: str, late: str | None) -> None:
     options: dict[str, Any] = {"late": late, "on_failure": mw.dead_letter(after=1)}
     assert run(SCRIPTS[script], COLUMNS, **options) == run(SCRIPTS[script], HOOKS, **options)
+
+
+@pytest.mark.guarantee("G14", section="4.5")
+@pytest.mark.parametrize("tables", [False, True])
+@pytest.mark.parametrize("times", [(11, 13), (13, 11), (12, 13), (11, 25), (13, 14)])
+def test_late_records_of_an_open_window_are_dropped_alike(times: tuple[int, int], tables: bool) -> None:
+    late: list[tuple[str, Any]] = [ONE, ("advance", 12), ("send", [("a", times[0], 7), ("b", times[1], 1)])]
+    assert run(late, COLUMNS, tables, drops=True) == run(late, HOOKS, drops=True)
 
 
 class Measured(msgspec.Struct):

@@ -100,6 +100,7 @@ def test_the_index_forgets_keys_of_former_windows() -> None:
         assert numbers is not None
         assert [table.index.keys[number] for number in numbers.tolist()] == keys
         assert len(table.index.keys) <= 25_000
+        assert table.bytes == table.index.bytes >= 50 * len(table.index.keys)
     assert table.index.generation > 0
 
 

@@ -443,3 +443,14 @@ def test_productions_for_one_log_are_grouped_like_all_others(
             ]
 
     assert batches(2) == batches(1_000)
+
+
+@pytest.mark.parametrize("other", ["target", "stream", "two targets"])
+def test_one_production_among_others_reaches_its_own_target(other: str) -> None:
+    log, another = (IncarnationId("log.1"), b""), (IncarnationId("c.1"), b"k")
+    made: list[Any] = [(at, b"k", "s", b"v", at, (log,), b"") for at in range(20)]
+    made[7] = (7, b"k", "t" if other == "stream" else "s", b"v", 7,
+               {"target": (another,), "stream": (log,), "two targets": (log, another)}[other], b"")  # fmt: skip
+    outbox = Outbox(lambda consumer, key: f"{consumer}.j")
+    found = [row for one in outbox.add(made) for row in outbox.rows_of(one)]
+    assert sorted(found) == sorted((*row[:5], (target,), b"") for row in made for target in row[5])

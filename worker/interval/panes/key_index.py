@@ -17,6 +17,8 @@ __all__ = ["MAX_KEY", "KeyIndex", "distinct"]
 _WORD: Final = 8
 MAX_KEY: Final = 4 * _WORD
 """Longer keys have no numbers: each further word costs time for all keys."""
+_KEY_BYTES: Final = 50
+"""Bytes counted for a key's object and its place in a list, besides its content."""
 _MOST_PROBES: Final = 32
 """Keys that need more steps have no numbers. Whoever chooses keys could make all of them meet in one place (G8)."""
 _SLACK: Final = 4
@@ -61,6 +63,12 @@ class KeyIndex:
         """Forget all keys."""
         self.generation += 1
         self._clear()
+
+    @property
+    def bytes(self) -> int:
+        """Approximate memory."""
+        columns = self._places, self._lengths, *self._words
+        return len(self.keys) * (_KEY_BYTES + _WORD * len(self._words)) + sum(column.nbytes for column in columns)
 
     def numbers_of(self, keys: ColumnKeys, indexes: Column | slice) -> Column | None:
         """The numbers of some keys. Those that it does not know get one. None: some of them cannot have one."""

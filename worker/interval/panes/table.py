@@ -220,7 +220,9 @@ class PaneTable:
         self.changed: dict[WindowName, WindowPanes] = {}
         """The windows that the batch at hand changes."""
         self.bytes = 0
-        """Approximate memory, as of the last sealed commit."""
+        """Approximate memory: of the windows as of the last sealed commit, and of the index."""
+        self._index_bytes = 0
+        """The part of the index."""
         self._first: int | None = None
         self._sought = True
 
@@ -238,11 +240,17 @@ class PaneTable:
             return None
         import numpy as np
 
-        if len(self.index.keys) > _MOST_SPARE and len(self.index.keys) > _MOST_SPARE + 2 * self.most_keys:
-            self.index.empty()
-        if isinstance(indexes, range) and indexes.step == 1:
-            return self.index.numbers_of(keys, slice(indexes.start, indexes.stop))
-        return self.index.numbers_of(keys, np.array(indexes, np.int64))
+        index = self.index
+        if len(index.keys) > _MOST_SPARE and len(index.keys) > _MOST_SPARE + self.most_keys:
+            index.empty()
+        some = isinstance(indexes, range) and indexes.step == 1
+        numbers = index.numbers_of(
+            keys, slice(indexes[0], indexes[-1] + 1) if some else np.array(indexes, np.int64)
+        )  # fmt: skip
+        size = index.bytes
+        self.bytes += size - self._index_bytes
+        self._index_bytes = size
+        return numbers
 
     def __len__(self) -> int:
         """The number of panes. Each is a timer, too."""
