@@ -16,7 +16,7 @@ from typing import Any, Final, overload
 
 import msgspec
 
-from millwheel.rpc.column_keys import ColumnKeys, key_types, longest_in
+from millwheel.rpc.column_keys import ColumnKeys, key_types, longest_in, numpy_here
 from millwheel.rpc.v1 import delivery_pb2 as wire
 
 __all__ = [
@@ -206,6 +206,9 @@ def extremes_of(timestamps: Sequence[int]) -> tuple[int, int]:
     """The least and the greatest of some timestamps."""
     if not isinstance(timestamps, array):
         return min(timestamps), max(timestamps)
+    if (np := numpy_here()) is not None:
+        times = np.frombuffer(timestamps, np.int64)
+        return int(times.min()), int(times.max())
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import millwheel.rpc.column_keys
+import millwheel.rpc.columns
 from millwheel.rpc.columns import RecordColumns, bytes_of, extremes_of, longest_of
 from millwheel.rpc.deliveries import decode_delivery, record_count
 from millwheel.rpc.v1 import delivery_pb2 as wire
@@ -47,6 +49,17 @@ def test_columns_without_a_key_have_empty_keys() -> None:
     assert columns(0, 3).keyed("").keys().tolist() == [b"", b"", b""]
 
 
+@pytest.fixture(params=["NumPy", "no NumPy"])
+def numpy_or_not(request: pytest.FixtureRequest) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patches:
+        if request.param == "no NumPy":
+            for module in (millwheel.rpc.columns, millwheel.rpc.column_keys):
+                patches.setattr(module, "numpy_here", lambda: None)
+        yield
+
+
+@pytest.mark.usefixtures("numpy_or_not")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.binary(max_size=4), min_size=1), st.integers(0, 3))
 def test_what_is_asked_of_all_keys_is_that_of_the_list(keys: list[bytes], before: int) -> None:
     batch = pa.record_batch({"key": pa.array([b"zz"] * before + keys, pa.binary())}).slice(before)
@@ -56,6 +69,8 @@ def test_what_is_asked_of_all_keys_is_that_of_the_list(keys: list[bytes], before
     assert not found.has_texts
 
 
+@pytest.mark.usefixtures("numpy_or_not")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=1))
 def test_extremes_are_those_of_the_list(times: list[int]) -> None:
     assert extremes_of(array("q", times)) == extremes_of(times) == (min(times), max(times))
