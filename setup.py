@@ -58,8 +58,16 @@ _COMPILER: Final = ["mypy>=2.4,<3"]
 # Where pip builds a wheel there are no dependencies; types go without those that we do not ask for here.
 _TYPES: Final = ["msgspec>=0.20", "types-protobuf>=6"]
 
-# None of the project's own settings: they ask for more than can be stated there.
-_OPTIONS: Final = ["--config-file=", "--cache-dir=/dev/null", "--explicit-package-bases", "--ignore-missing-imports"]
+# None of the project's own settings: they ask for more than can be stated there. Modules that are not compiled are
+# followed for their types, and not checked. Without the types of gRPC, the overloads of its stubs are all the same.
+_OPTIONS: Final = [
+    "--config-file=",
+    "--cache-dir=/dev/null",
+    "--explicit-package-bases",
+    "--ignore-missing-imports",
+    "--follow-imports=silent",
+    "--disable-error-code=overload-cannot-match",
+]
 
 # What this file is run for beside building: to ask what a build needs, for metadata, and for an editable installation.
 # That stays Python; compiled, it would have its modules among the sources.

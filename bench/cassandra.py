@@ -1,5 +1,7 @@
 """The speed of the Cassandra store on one local node: ``python -m bench.cassandra [--periodic]``.
 
+With ``--in-turns`` it compares appends on connections of their own with appends by the driver, and nothing else.
+
 Warm the node up first: in its first minute, Cassandra is several times slower than afterwards.
 """
 
@@ -31,15 +33,34 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--periodic", action="store_true", help="commitlog_sync: periodic instead of batch")
     parser.add_argument("--points", help="host:port of a Cassandra that runs already")
+    parser.add_argument("--in-turns", action="store_true", help="compare the two ways of appends")
     arguments = parser.parse_args()
+    measure = _compare if arguments.in_turns else _measure
     if arguments.points:
-        uvloop.run(_measure((arguments.points,)))
+        uvloop.run(measure((arguments.points,)))
         return
     with (
         tempfile.TemporaryDirectory() as folder,
         CassandraCluster(Path(folder), commitlog_sync="periodic" if arguments.periodic else "batch") as cluster,
     ):
-        uvloop.run(_measure(cluster.contact_points))
+        uvloop.run(measure(cluster.contact_points))
+
+
+async def _compare(contact_points: tuple[str, ...]) -> None:
+    ways = {
+        what: await CassandraStore.open(CassandraSettings(contact_points, keyspace="bench", direct_appends=direct))
+        for what, direct in (("direct", True), ("driver", False))
+    }
+    try:
+        for what, store in ways.items():
+            await _appends(store, f"warming up, {what}", 16, 3_000, 1_000)
+        for owners, count, size in ((1, 400, 1_000), (5, 1_000, 1_000), (5, 1_000, 16_000)):
+            for _ in range(3):
+                for what, store in ways.items():
+                    await _appends(store, f"{owners} journals, {size} bytes, {what}", owners, count, size)
+    finally:
+        for store in ways.values():
+            await store.close()
 
 
 async def _measure(contact_points: tuple[str, ...]) -> None:

@@ -42,8 +42,9 @@ from millwheel.worker.messages import (
     StatesFlushed,
     WriteParts,
 )
-from millwheel.worker.process.events import RunQueue, steady_now
+from millwheel.worker.process.events import steady_now
 from millwheel.worker.process.host import CoreHost
+from millwheel.worker.process.run_queue import RunQueue
 
 RECORDS = 1_000_000
 VALUE = b"x" * 100

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from millwheel.master.load_book import LoadBook
+from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import Catalog
 from millwheel.model.incarnation import IncarnationId, incarnation_of_journal
 from millwheel.rpc.v1 import cluster_pb2 as wire
@@ -17,6 +18,7 @@ _STRANDED = "MillwheelIntervalsStranded"
 _STUCK = "MillwheelWorkStuck"
 _DAMAGED = "MillwheelDataDamaged"
 _HOOK = "MillwheelHookFailing"
+_LEASED = "it ends with its lease. If it is that of a process that runs, restart this process, which writes it again"
 
 _Names = Mapping[IncarnationId, tuple[str, str]]
 """Topology and computation of incarnations."""
@@ -71,7 +73,8 @@ def damage_problems(known: Catalog, book: LoadBook, names: _Names) -> Iterator[w
     """Yield the damaged stored values found so far, each with a remedy."""
     remedy = "restore it from a snapshot or a replica"
     for key, why in sorted(known.damaged.items()):
-        text = f"the coordinator's value {key} is damaged ({why}), and nothing is done with it: {remedy}"
+        mend = _LEASED if key.startswith(keys.LEASED) else remedy
+        text = f"the coordinator's value {key} is damaged ({why}), and nothing is done with it: {mend}"
         yield health_problem(text, _DAMAGED)
     for journal, load in book.troubled:
         place = names.get(incarnation_of_journal(journal), ("", ""))

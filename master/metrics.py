@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from millwheel.master.replica import MasterReplica
 from millwheel.master.unfed import unfed_streams
+from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import ACTIVE_STATES, Catalog
 from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.clock import wall_now
@@ -19,8 +21,12 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 
 __all__ = ["MasterCollector"]
 
+T = TypeVar("T")
+
 _NO_OWNER: Final = "no_owner"
 _NOT_LOADED: Final = "not_loaded"
+_LOOKS: Final = 3
+"""A look takes milliseconds, and changes come seldom. So the second one finds what the first one could not."""
 
 
 class MasterCollector(Collector):
@@ -73,12 +79,13 @@ class MasterCollector(Collector):
             labels=["topology", "computation", "reason"],
         )
         for incarnation, name in names.items():
-            # The event loop's thread may change the map meanwhile. The next scrape then has the computation.
-            with suppress(RuntimeError):
-                reasons = Counter(self._why_stranded(known, one) for one in known.maps.get(incarnation) or ())
+            if (reasons := _found(partial(self._stranded_of, known, incarnation))) is not None:
                 for reason in (_NO_OWNER, _NOT_LOADED):
                     family.add_metric([*name, reason], reasons[reason])
         return family
+
+    def _stranded_of(self, known: Catalog, incarnation: IncarnationId) -> Counter[str]:
+        return Counter(self._why_stranded(known, one) for one in known.maps.get(incarnation) or ())
 
     def _why_stranded(self, known: Catalog, interval: catalog.IntervalRecord) -> str:
         """Why an interval does not run. Empty: it runs."""
@@ -98,19 +105,29 @@ def _names_of(known: Catalog) -> dict[IncarnationId, tuple[str, str]]:
     }
 
 
+def _found(look: Callable[[], T]) -> T | None:
+    """What a look at the catalog finds. None: the event loop's thread has changed the catalog during each look.
+
+    It looks again, since an alert ends if one scrape has no sample of it.
+    """
+    for _ in range(_LOOKS):
+        with suppress(RuntimeError):
+            return look()
+    return None
+
+
 def _of_catalog(known: Catalog) -> Iterator[Metric]:
     """Yield what the leading master sees in the catalog: damage, and streams that nothing feeds."""
     yield GaugeMetricFamily(
         "millwheel_master_damaged_values",
-        "Values of the coordinator that cannot be read; `millwheel cluster health` names them",
-        value=len(known.damaged),
+        "Values of the coordinator that cannot be read, except leased ones; `millwheel cluster health` names them",
+        value=sum(not key.startswith(keys.LEASED) for key in list(known.damaged)),
     )
     unfed = GaugeMetricFamily(
         "millwheel_master_unfed_streams",
         "1 for each stream that holds back records of others, because an injector process of it never came",
         labels=["stream"],
     )
-    with suppress(RuntimeError):  # the event loop's thread has changed the catalog meanwhile
-        for one in unfed_streams(known, wall_now()):
-            unfed.add_metric([one.name], 1)
+    for one in _found(lambda: unfed_streams(known, wall_now())) or ():
+        unfed.add_metric([one.name], 1)
     yield unfed

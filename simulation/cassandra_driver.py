@@ -168,7 +168,7 @@ for _name in _CALLS:
 
 
 def opened(driver: Driver, service: Service, who: str) -> OwnedStore:
-    """The store of one process, made as :meth:`CassandraStore.open` makes it."""
+    """The store of one process, as :meth:`CassandraStore.open` makes it without ``direct_appends``."""
     session = CassandraSession(_SETTINGS, cast("Any", None), cast("Any", driver))
     kinds = [kind.prepare(cast("Any", driver), _SETTINGS.keyspace) for kind in (Journals, Parts, States)]
     for statements in kinds:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Generator
@@ -21,7 +22,7 @@ import hypothesis
 import pytest
 
 from millwheel.rpc import identity
-from tests import sharing
+from tests import sharing, shown
 from tests.patience import patience
 
 _started: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, list[grpc.aio.Server]]] = WeakKeyDictionary()
@@ -65,6 +66,10 @@ setattr(traceback, "_extract_caret_anchors_from_line_segment", lambda _: None)  
 
 stop_servers_with_their_loops()
 
+# A run in the background of a script ignores SIGINT, and so would each process that it starts. Tests interrupt some.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 @pytest.fixture(autouse=True)
 def one_tests_tls_identity(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,8 +79,10 @@ def one_tests_tls_identity(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show the guarantees of a test that fails: "holds G8 (section 7.1)"."""
+    """Show the guarantees of a test that fails, "holds G8 (section 7.1)", and the logs of its servers."""
     report = yield
+    if report.failed:
+        report.sections += shown.sections()
     held = _held(item)
     if report.failed and held:
         report.sections.append(("what the test is for", held))
@@ -90,6 +97,11 @@ def _held(item: pytest.Item) -> str:
         section = f"section {section}" if section[:1].isdigit() else section
         parts.append(f"{names} ({section})" if names and section else names or section)
     return f"holds {'; '.join(parts)}" if parts else ""
+
+
+def pytest_runtest_logstart() -> None:
+    """A test begins: the servers that former ones have ended are not shown any more."""
+    shown.forget_ended()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -144,7 +144,9 @@ def start_dev(
     # A late import, so that other commands do not wait for the server's code.
     from millwheel.config import OtlpSection
     from millwheel.server.dev_server import DevSettings
+    from millwheel.server.logs import log_crashes
 
+    log_crashes()
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     settings = DevSettings(
         db,

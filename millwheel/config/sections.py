@@ -92,7 +92,7 @@ class CoordinatorSection:
 
 @dataclass(frozen=True, slots=True)
 class StoreSection:
-    """The storage of journals and state."""
+    """The storage of journals and state. It has many attributes: those of two kinds of stores."""
 
     kind: Literal["cassandra", "embedded"] = setting(
         "cassandra", "cassandra for a cluster; embedded for one process alone, on its disk."
@@ -116,6 +116,11 @@ class StoreSection:
         16,
         "The most requests of one process at a time. Commits do not count, and never wait for others.",
         bounds=(1, 1_000),
+    )
+    direct_appends: bool = setting(
+        True,
+        "Send commits on connections of their own, one to each node of the data centre. This costs less than through "
+        "Cassandra's driver. false: by the driver.",
     )
     state_buckets: int = setting(
         64,

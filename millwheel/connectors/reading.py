@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from types import NoneType
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -25,7 +26,14 @@ from millwheel.connectors.source import (
     UnlikelyTimeError,
 )
 from millwheel.model.time import LAST_TIMESTAMP, MIN_TIMESTAMP, TimeDomain, TimeInt, Timestamp, from_datetime
-from millwheel.model.units import NEWEST_USUAL_US, OLDEST_USUAL_US, describe_unlikely, is_likely, wrong_unit
+from millwheel.model.units import (
+    MAX_AHEAD_US,
+    NEWEST_USUAL_US,
+    OLDEST_USUAL_US,
+    describe_unlikely,
+    is_likely,
+    wrong_unit,
+)
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.error_texts import error_message
@@ -235,8 +243,43 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
 
     def _produce(self, ctx: Context[SplitState[P]], state: SplitState[P], read: Read[Any, P], asked: Timestamp) -> int:
         """Produce the records. Returns the watermark that follows from their times."""
-        newest, at_of = state.watermark, self._timestamp
         known = self._known_time(ctx, asked)
+        newest = self._produce_all(ctx, read, asked, known)
+        if newest is None:
+            newest = self._produce_each(ctx, state.records, read, asked, known)
+        return max(state.watermark, newest - self._timing.out_of_order)
+
+    def _produce_all(self, ctx: Context[SplitState[P]], read: Read[Any, P], asked: Timestamp, known: int) -> int | None:
+        """Produce all records at once, if each has a value, and each a usual time or none. Almost all reads are so.
+
+        Returns their newest time. None: nothing is produced.
+        """
+        latest = min(known + MAX_AHEAD_US, NEWEST_USUAL_US) if known else NEWEST_USUAL_US
+        values: list[Any] = [value for value, _ in read.records]
+        stamps: list[Any] = [at for _, at in read.records]
+        if BadRecord in set(map(type, values)):
+            return None
+        try:
+            if self._timestamp is not None:
+                stamps = [_timestamp(self._timestamp(value)) for value in values]
+        except Exception:
+            return None
+        kinds = set(map(type, stamps))
+        if kinds == {NoneType}:
+            stamps, kinds = [asked] * len(stamps), {int}
+        if kinds != {int}:
+            return None
+        newest: int = max(stamps)
+        if min(stamps) < OLDEST_USUAL_US or newest > latest:
+            return None
+        output = ctx._scope.outputs[self._output]
+        return newest if ctx._produce_all(output, values, stamps, MOST_BYTES) else None
+
+    def _produce_each(
+        self, ctx: Context[SplitState[P]], former: int, read: Read[Any, P], asked: Timestamp, known: int
+    ) -> int:
+        """Produce the records one by one. Returns their newest time. ``former``: the split's records before."""
+        newest, at_of = int(MIN_TIMESTAMP), self._timestamp
         for index, (value, stated) in enumerate(read.records):
             if ctx._produced > MOST_BYTES:
                 raise self._too_many_bytes(ctx, index, len(read.records))
@@ -255,19 +298,23 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
                 # What other topologies make of the record is no matter of the source. And a clock's unit is one of all.
                 if ctx._produced != before or isinstance(error, UsageError | KeyExtractionError):
                     raise
-                if self._bad is None and not isinstance(error, TooLargeError | UnlikelyTimeError):
-                    raise
-                number = state.records + index + 1
+                number = former + index + 1
                 place = f"record {number} since the beginning" if read.places is None else read.places(index)
-                if isinstance(error, UnlikelyTimeError):
-                    text = str(error)
-                else:
-                    text = error.fault if isinstance(error, TooLargeError) else error_message(error)
-                raw = repr(value)[:_MOST_RAW].encode(errors="replace")
-                self._produce_bad(ctx, BadRecord(ctx.key, place, text, raw))
+                self._produce_unfit(ctx, value, place, error)
                 continue
-            newest = max(newest, at - self._timing.out_of_order)
+            newest = max(newest, at)
         return newest
+
+    def _produce_unfit(self, ctx: Context[SplitState[P]], value: Any, place: str, error: Exception) -> None:
+        """Produce a record that the stream cannot have as a bad one, or raise the error."""
+        if self._bad is None and not isinstance(error, TooLargeError | UnlikelyTimeError):
+            raise error
+        if isinstance(error, UnlikelyTimeError):
+            text = str(error)
+        else:
+            text = error.fault if isinstance(error, TooLargeError) else error_message(error)
+        raw = repr(value)[:_MOST_RAW].encode(errors="replace")
+        self._produce_bad(ctx, BadRecord(ctx.key, place, text, raw))
 
     def _takes_any_time(self) -> bool:
         """Whether records may have any time: the option allows it, or their times were checked before."""

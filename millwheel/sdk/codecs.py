@@ -30,6 +30,7 @@ from millwheel.sdk.defaults import default_of, makes_the_same
 from millwheel.sdk.error_texts import bare_message, error_message
 from millwheel.sdk.errors import UnsupportedTypeError, ValueDecodeError, ValueEncodeError
 from millwheel.sdk.exact_types import Exact, exact_test
+from millwheel.sdk.known_types import known
 from millwheel.sdk.records import described_decoder, exact_check, typed_encoder, verifying_encoder
 from millwheel.sdk.round_trip import ADVICE, Check, round_trip_check
 from millwheel.sdk.typeinfo import (
@@ -274,7 +275,7 @@ def _msgpack(annotation: Any) -> tuple[Encode, Decode]:
     name = type_name(annotation)
     try:
         refuse_unsafe(annotation)
-        decoder = msgspec.msgpack.Decoder(annotation, dec_hook=_decode_container)
+        decoder = msgspec.msgpack.Decoder(known(annotation), dec_hook=_decode_container)
         culprit = _undecodable(describe_type(annotation))
     except Exception as error:
         raise UnsupportedTypeError(f"{name} cannot be encoded: {bare_message(error)}{_ADVICE}") from error
@@ -305,15 +306,17 @@ def _decode_container(annotation: Any, plain: Any) -> Any:
     cls: Any = getattr(annotation, "__origin__", annotation)
     if is_numpy(cls):
         return from_plain(annotation, plain)
-    kind = _as_plain_container(cls, get_args(annotation))
-    return cls(msgspec.convert(plain, kind, dec_hook=_decode_container))
+    return cls(msgspec.convert(plain, _plain_container(annotation), dec_hook=_decode_container))
 
 
-def _as_plain_container(cls: type, arguments: tuple[Any, ...]) -> Any:
+@cached_by_type
+def _plain_container(annotation: Any) -> Any:
+    """What such a container is encoded as. msgspec does not look at its items before."""
+    cls, arguments = getattr(annotation, "__origin__", annotation), get_args(annotation)
     if cls is Counter:
-        return dict[arguments[0] if arguments else Any, int]  # type: ignore[misc]
+        return known(dict[arguments[0] if arguments else Any, int])  # type: ignore[misc]
     base = _CONTAINERS[cls]
-    return base[arguments] if arguments else base
+    return known(base[arguments] if arguments else base)
 
 
 def _undecodable(info: msgspec_inspect.Type) -> tuple[str, type] | None:

@@ -7,8 +7,9 @@ hook that raises therefore has no effect.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import repeat
 from typing import Any, Final, Generic, TypeVar
 
 from millwheel.model.limits import MAX_VALUE_BYTES
@@ -158,18 +159,57 @@ class Context(TimersAndHold, Generic[State]):
             for each in expand(value):
                 self._produce(derived, each, at)
 
-    def _add(self, production: Production) -> None:
-        names = len(production.stream) + len(self._key)
-        to = sum([len(consumer) + len(key) for consumer, key in production.targets])
-        size = len(production.value) + names + to + _PRODUCTION_BYTES
-        # This is ``_made`` without a call, because it runs for each production.
-        self._produced += size
-        self._scope.produced_bytes += size
+    def _produce_all(self, binding: OutputBinding, values: Sequence[Any], stamps: Sequence[int], most: int) -> bool:
+        """Produce records of usual times, as ``_produce`` does one by one. A source has a thousand at once.
+
+        They may be behind the hook's hold, as all records of sources may.
+
+        Args:
+            binding: The output.
+            values: The values.
+            stamps: Their timestamps.
+            most: Up to so many bytes, with what the key has produced since the last commit. So there are not too many.
+
+        Returns:
+            False, and nothing is produced, if one of them fails or is too large, or if the stream has derived ones.
+            One by one, the records before it are produced, and it says what is wrong.
+        """
+        if binding.derived:
+            return False
+        try:
+            encoded = list(map(binding.encode, values))
+            targets = list(map(binding.route, values))
+        except Exception:
+            return False
+        if set(map(type, encoded)) != {bytes} or max(map(len, encoded)) > MAX_VALUE_BYTES:
+            return False
+        size = sum(map(len, encoded)) + len(values) * (len(binding.stream) + len(self._key) + _PRODUCTION_BYTES)
+        for each in targets:
+            for consumer, key in each:
+                size += len(consumer) + len(key)
+        if self._produced + size > most:
+            return False
+        self._made(size)
         if self._productions is None:
             self._productions = []
-        elif len(self._productions) >= self._scope.most:
+        self._productions.extend(
+            map(Production, repeat(binding.stream), encoded, stamps, targets, repeat(self._origin))
+        )
+        return True
+
+    def _add(self, production: Production) -> None:
+        # It has no comprehension and no call of ``_made``, because it runs for each production.
+        size = len(production.value) + len(production.stream) + len(self._key) + _PRODUCTION_BYTES
+        for consumer, key in production.targets:
+            size += len(consumer) + len(key)
+        self._produced += size
+        self._scope.produced_bytes += size
+        productions = self._productions
+        if productions is None:
+            productions = self._productions = []
+        elif len(productions) >= self._scope.most:
             raise too_many(self.key, "produce", "records", self._scope.most)
-        self._productions.append(production)
+        productions.append(production)
 
     def count_dropped(self, records: int = 1) -> None:
         """Count records that the hook drops because they are too late to have an effect (section 4.5).

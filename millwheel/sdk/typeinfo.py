@@ -23,6 +23,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from msgspec import inspect
 
+from millwheel.sdk.known_types import known
 from millwheel.sdk.unsafe_types import refuse_unsafe
 
 __all__ = [
@@ -78,7 +79,7 @@ def describe_type(annotation: Any) -> inspect.Type:
         TypeError: msgspec does not support the type. It has other errors, too.
     """
     refuse_unsafe(annotation)
-    return inspect.type_info(annotation)
+    return inspect.type_info(known(annotation))
 
 
 def normalise(annotation: Any) -> Any:

@@ -160,6 +160,7 @@ async def _open_cassandra(section: StoreSection) -> CassandraStore:
             timeout_seconds=section.timeout_seconds,
             write_consistency=section.write_consistency,
             concurrent_writes=section.concurrent_writes,
+            direct_appends=section.direct_appends,
             state_buckets=section.state_buckets,
         )
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 from zlib import crc32
 
 import msgspec
@@ -46,10 +46,12 @@ encode_items = msgspec.msgpack.Encoder().encode
 
 
 class FileSeries:
-    """Writes items to files ``PATH-1``, ``PATH-2`` and so on.
+    """Writes items to files ``PATH-1``, ``PATH-2`` and so on. While one is written, the next one is filled.
 
     Where a file ends depends on the names of its own items alone. So after a change the files before and behind it are
     those of the snapshot before, and are not written again.
+
+    All is written at the end of its ``async with`` block. If the block raises, nothing more is.
     """
 
     def __init__(self, writer: ChunkWriter, path: str) -> None:
@@ -58,22 +60,55 @@ class FileSeries:
         self._path = path
         self._items: list[Any] = []
         self._size = 0
+        self._complete: list[list[Any]] = []
+        """The items of files that nothing has begun to write."""
+        self._writing: asyncio.Task[wire.SnapshotFile] | None = None
 
-    async def add(self, item: PartItem | bytes | RowItem, size: int, name: bytes) -> None:
-        """Write an item of about ``size`` bytes, at the latest with ``close``. Its ``name`` never changes."""
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._end_file()
+            await self.write()
+            await self._written()
+        elif self._writing is not None:
+            self._writing.cancel()
+            await asyncio.gather(self._writing, return_exceptions=True)
+
+    def add(self, item: PartItem | bytes | RowItem, size: int, name: bytes) -> None:
+        """Add an item of about ``size`` bytes. Its ``name`` never changes. Call ``write`` soon."""
         self._items.append(item)
         self._size += size
         # The chance is in proportion to the size, so files have about the mean size for items of any size.
         ends = crc32(name) * _MEAN_BYTES < size << 32
         if self._size >= MAX_BYTES or (ends and self._size >= _MIN_BYTES):
-            await self.close()
+            self._end_file()
 
-    async def close(self) -> None:
-        """Write what is not written yet."""
+    def _end_file(self) -> None:
         if self._items:
-            items, self._items, self._size = self._items, [], 0
-            content = await asyncio.to_thread(encode_items, items)
-            self.files.append(await self._writer.write(f"{self._path}-{len(self.files) + 1}", content))
+            self._complete.append(self._items)
+            self._items, self._size = [], 0
+
+    async def write(self) -> None:
+        """Write the files that are complete. Returns when the last one of them has begun, so at most one waits (G13).
+
+        Raises:
+            RequestError: One could not be written.
+        """
+        complete, self._complete = self._complete, []
+        for items in complete:
+            await self._written()
+            self._writing = asyncio.create_task(self._write(items, f"{self._path}-{len(self.files) + 1}"))
+
+    async def _write(self, items: list[Any], path: str) -> wire.SnapshotFile:
+        return await self._writer.write(path, await asyncio.to_thread(encode_items, items))
+
+    async def _written(self) -> None:
+        """Wait for the file that is being written."""
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            self.files.append(await writing)
 
 
 async def read_items(

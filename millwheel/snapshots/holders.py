@@ -56,6 +56,9 @@ class ClaimHolder(msgspec.Struct, frozen=True):
         return f"process {self.pid} of host {self.host}" if self.pid else "a process that its claim does not name"
 
 
+_decode: Final = msgspec.json.Decoder(ClaimHolder).decode
+
+
 def this_process() -> ClaimHolder:
     """The process that calls."""
     boot = _read("/proc/sys/kernel/random/boot_id").strip()
@@ -70,7 +73,7 @@ def this_process() -> ClaimHolder:
 def holder_of(content: bytes) -> ClaimHolder:
     """The process that a claim's file names. Files of earlier versions name none."""
     with suppress(msgspec.DecodeError):
-        return msgspec.json.decode(content, type=ClaimHolder)
+        return _decode(content)
     return ClaimHolder()
 
 

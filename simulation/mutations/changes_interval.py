@@ -97,6 +97,18 @@ rewriting(
 )
 
 rewriting(
+    "progress-of-commits-alone",
+    "G8",
+    "records that are done hold no watermark beside one that fails after their commit",
+    IntervalPump,
+    "more = commits.report_progress(out) or more",
+    "more = more",
+    seeds=0,
+    test="tests/worker/interval/test_keys_that_wait.py::test_progress_is_reported_if_the_last_record_fails_later",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
     "tokens-used-again",
     "G15",
     "each sending of a batch has a token of its own",

@@ -12,6 +12,7 @@ from millwheel.worker.process.notices import HostNotices
 from millwheel.worker.process.opening import Opener
 from millwheel.worker.process.peers import PeerConnection
 from millwheel.worker.process.registration import Assignments, Registration
+from millwheel.worker.process.run_queue import LoopPause
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
@@ -224,4 +225,16 @@ rewriting(
     seeds=0,
     test="tests/worker/test_worker.py::test_a_sender_that_joins_is_known_by_earlier_broadcasts",
     why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "pauses-without-end",
+    "G8",
+    "topologies run although the event loop always has other work",
+    LoopPause.is_over,
+    " or now >= self._until",
+    "",
+    seeds=0,
+    test="tests/worker/test_runloop.py::test_a_busy_loop_stops_no_topology",
+    why="simulated workers have no event loop with other work",
 )

@@ -222,6 +222,18 @@ rewriting(
 )
 
 rewriting(
+    "given-up-panes-stay",
+    "G8",
+    "a pane that is given up leaves the table with its dead letter, so the records behind it run",
+    BlockedKeys,
+    "self.firing.panes.give_up(window, key)",
+    "pass",
+    seeds=0,
+    test="tests/worker/interval/test_panes_beside_hooks.py::test_the_policy_decides_on_a_pane_whose_state_is_damaged",
+    why=_FEW,
+)
+
+rewriting(
     "moves-that-cannot-be-sealed",
     "G8",
     "a move that cannot be sealed waits for a later try",

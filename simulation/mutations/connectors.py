@@ -184,6 +184,30 @@ rewriting(
 )
 
 rewriting(
+    "read-at-once-at-any-time",
+    "G7",
+    "records with unusual times are produced one by one, which judges them",
+    reading,
+    "if min(stamps) < OLDEST_USUAL_US or newest > latest:",
+    "if False:",
+    seeds=0,
+    test="tests/connectors/test_sources.py::test_a_time_that_is_not_likely_makes_a_bad_record",
+    why=_WHY,
+)
+
+rewriting(
+    "read-at-once-with-bad-records",
+    "G1",
+    "a read with a bad record is produced one by one",
+    reading,
+    "if BadRecord in set(map(type, values)):",
+    "if False:",
+    seeds=0,
+    test="tests/connectors/test_reading_at_once.py::test_a_bad_record_is_none_of_a_stream_of_all_types",
+    why=_WHY,
+)
+
+rewriting(
     "write-before-the-last-commit",
     "G1",
     "a batch is written after the commit of the one before is durable",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millwheel.connectors import progress as shard_progress
-from millwheel.connectors.kafka import beginnings, partitions, progress, protobuf, writers
+from millwheel.connectors.kafka import beginnings, partitions, progress, protobuf, records, writers
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
@@ -118,4 +118,16 @@ rewriting(
     seeds=0,
     test="tests/connectors/kafka/test_protobuf.py::test_another_message_is_an_error",
     why=_WHY,
+)
+
+rewriting(
+    "kafka-reads-at-once-without-bound",
+    "G13",
+    "messages of too many bytes are read one by one, up to the bound",
+    records,
+    "if size >= most:",
+    "if False:",
+    seeds=0,
+    test="tests/connectors/kafka/test_reading_at_once.py::test_what_is_read_at_once_is_what_is_read_one_by_one",
+    why="the core of the connector alone: the test shows it by itself",
 )

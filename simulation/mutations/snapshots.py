@@ -7,6 +7,7 @@ from millwheel.client.injector.session import InjectorSession
 from millwheel.master import forks, injecting
 from millwheel.master.restores import RestoresInProgress
 from millwheel.snapshots import claims, creating, cut, forking
+from millwheel.snapshots.files import FileSeries
 from millwheel.worker import names
 from millwheel.worker.dedup import renaming
 from millwheel.worker.interval.commits.commits import CommitPipeline
@@ -279,5 +280,17 @@ rewriting(
     "False",
     seeds=0,
     test="tests/snapshots/test_fork_names.py::test_a_fresh_injector_is_below_no_restored_horizon",
+    why=_WHY,
+)
+
+rewriting(
+    "snapshot-files-without-bound",
+    "G13",
+    "a snapshot reads no further than a file before the one that is written",
+    FileSeries.write,
+    "        await self._written()\n",
+    "",
+    seeds=0,
+    test="tests/snapshots/test_writing.py::test_one_file_is_written_while_the_next_is_filled",
     why=_WHY,
 )

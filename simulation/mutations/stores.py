@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from millwheel.coordination.etcd import leases
-from millwheel.store.cassandra import journals, states
+from millwheel.store.cassandra import append_connections, journals, states
+from millwheel.store.cassandra.frames import ConnectionState
 from millwheel.store.cassandra.journals import Journals
 from millwheel.store.writer import StoreThread
 from simulation.mutations.base import mutation, rewriting
 
 __all__: list[str] = []
+
+_FRAMES: Final = "tests/store/cassandra/test_frames.py"
+_CONNECTIONS: Final = "tests/store/cassandra/test_append_connections.py"
+_NO_FRAMES: Final = "the simulator has a driver of its own, and no connections to nodes"
 
 
 def _change(texts: dict[str, str], names: tuple[str, ...], old: str, new: str) -> None:
@@ -49,6 +56,78 @@ rewriting(
     seeds=0,
     test="tests/simulation/test_cassandra_ways.py::test_an_unanswered_part_list_is_replaced_by_the_next",
     why="all requests of a call must be without an answer, and the append after it must go back to the list before",
+)
+
+rewriting(
+    "numbers_free_when_left",
+    "G2",
+    "on a connection for appends the number of a request is taken until its answer has come",
+    ConnectionState.leave,
+    'request.left, request.parameters = True, b""',
+    "self._free.append(stream)",
+    seeds=0,
+    test=f"{_FRAMES}::test_requests_in_flight_are_bounded",
+    why=_NO_FRAMES,
+)
+
+rewriting(
+    "left_appends_sent_again",
+    "G3",
+    "a node that had forgotten a statement gets an append again only while its caller waits",
+    ConnectionState,
+    "not request.left and self._goes_on(",
+    "self._goes_on(",
+    seeds=0,
+    test=f"{_FRAMES}::test_an_append_that_was_left_is_not_sent_once_more",
+    why=_NO_FRAMES,
+)
+
+rewriting(
+    "strange_answers_passed_over",
+    "G2",
+    "an answer to no request ends the connection",
+    ConnectionState,
+    'raise FrameError(f"an answer to the request {stream}, which is not in flight")',
+    "return None",
+    seeds=0,
+    test=f"{_FRAMES}::test_what_cannot_be_understood_ends_the_connection",
+    why=_NO_FRAMES,
+)
+
+rewriting(
+    "lost_answers_for_ever",
+    "G13",
+    "a connection whose answers do not come is replaced before its numbers run out",
+    ConnectionState.tick,
+    "if lost > MAX_LOST_ANSWERS:",
+    "if False:",
+    seeds=0,
+    test=f"{_FRAMES}::test_answers_that_never_come_end_the_connection",
+    why=_NO_FRAMES,
+)
+
+rewriting(
+    "numbers_given_up_by_others",
+    "G2",
+    "a caller that was answered does not give up the number that another has by then",
+    append_connections,
+    "if self.waiting.get(stream) is answer:",
+    "if stream in self.waiting:",
+    seeds=0,
+    test=f"{_CONNECTIONS}::test_a_caller_does_not_give_up_the_number_of_another",
+    why=_NO_FRAMES,
+)
+
+rewriting(
+    "wrong_nodes_tried_at_once",
+    "G13",
+    "a node whose connections end soon gets the next one later and later",
+    append_connections,
+    "self._failed(endpoint, node, former.ended)",
+    "pass",
+    seeds=0,
+    test=f"{_CONNECTIONS}::test_a_node_that_goes_on_being_wrong_is_backed_off",
+    why=_NO_FRAMES,
 )
 
 rewriting(

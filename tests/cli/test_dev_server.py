@@ -24,6 +24,7 @@ from millwheel.server.dev_server import DevSettings, running
 from millwheel.server.listen_address import advertised_as, reachable
 from millwheel.server.startup import refuse_old_maps
 from tests.coordination.memory import MemoryCoordinator
+from tests.patience import patience
 from tests.system.server import ROOT, Server, run_cli
 
 CERTIFICATES = ROOT / "tests" / "rpc" / "certificates"
@@ -94,7 +95,7 @@ async def test_a_server_with_a_certificate_speaks_tls(tmp_path: Path, monkeypatc
             assert await client.list_topologies() == []
         async with grpc.aio.insecure_channel(server.address) as channel:
             with pytest.raises(grpc.aio.AioRpcError, match="UNAVAILABLE"):
-                await TopologyServiceStub(channel).ListTopologies(ListTopologiesRequest(), timeout=5)
+                await TopologyServiceStub(channel).ListTopologies(ListTopologiesRequest(), timeout=patience(5))
 
 
 async def test_exit_codes_of_a_server_are_the_documented_ones(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from millwheel.cli.key_list import keys_within
 from millwheel.client.injector import Injector
 from millwheel.rpc.clock import wall_now
+from tests.patience import until
 from tests.system.server import Finished, Server, run_cli
 from tests.system.speaking import submit_source
 
@@ -64,7 +65,7 @@ async def fed(server: Server, watermark: int, *alarms: dict[str, Any]) -> None:
 
 @pytest.mark.guarantee("G6", section="4.6")
 async def test_timers_of_all_intervals_are_listed_in_time_order(server: Server) -> None:
-    later = wall_now() + 3_600_000_000
+    later = wall_now() + 9_000_000_000
     await fed(
         server,
         1_000_000,
@@ -73,7 +74,11 @@ async def test_timers_of_all_intervals_are_listed_in_time_order(server: Server) 
         {"who": "P", "at": 6_000_000},
         {"who": "a", "at": later, "wall": True},
     )
-    timers, _ = await listed(server, "timer", "list", "clock/ring")
+    asked = wall_now()
+    timers, _ = await until(
+        lambda: listed(server, "timer", "list", "clock/ring"),
+        holds=lambda found: [one["clock_at_us"] for one in found[0][:3]] == [1_000_000] * 3,
+    )
     assert [(one["key"], one["timestamp_us"], one["clock"]) for one in timers] == [
         ("~", 5_000_000, "watermark"),
         ("P", 6_000_000, "watermark"),
@@ -82,7 +87,7 @@ async def test_timers_of_all_intervals_are_listed_in_time_order(server: Server) 
     ]
     assert len({one["interval"] for one in timers}) > 1
     assert timers[2]["hold"] == "1970-01-01T00:00:03Z"
-    assert timers[0]["clock_at_us"] <= 1_000_000 < wall_now() - 60_000_000 < timers[3]["clock_at_us"]
+    assert asked <= timers[3]["clock_at_us"] <= wall_now()
     first, said = await listed(server, "timer", "list", "clock/ring", "--limit", "2")
     assert first == timers[:2]
     assert "there are more timers: these are the first 2" in said
@@ -90,7 +95,7 @@ async def test_timers_of_all_intervals_are_listed_in_time_order(server: Server) 
     assert ([one["timestamp_us"] for one in of_key], said) == ([7_000_000, later], "")
     table = await run_cli(server.address, "timer", "list", "clock/ring")
     assert "the low watermark, now 1970-01-01T00:00:01Z" in table.out
-    assert "the clock, in 59 min" in table.out
+    assert "the clock, in 2 h" in table.out, "half an hour may have passed since"
     none = await run_cli(server.address, "timer", "list", "clock/ring", "--key", "nobody")
     assert (none.code, none.out) == (0, "no timers\n")
 

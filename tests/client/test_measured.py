@@ -26,6 +26,7 @@ from millwheel.client.injector.room_waits import RoomCause, RoomWaits
 from millwheel.client.measured import ClientLabels, MeasuredClients, Readings
 from millwheel.client.subscription.measures import SubscriptionMeasures
 from tests.injectors.test_core import ACKED, FULL, NOT_OWNER, add, one, opened, routing, sends, step
+from tests.patience import patience
 
 
 class Clock:
@@ -200,11 +201,11 @@ assert len(INJECTORS.look()[0]) == 1
 
 
 def test_a_forked_process_does_not_count_for_its_parent() -> None:
-    subprocess.run([sys.executable, "-c", _FORK], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", _FORK], check=True, timeout=patience(60))
 
 
 def test_an_injector_alone_does_not_import_prometheus() -> None:
     code = (
         "import sys; from millwheel.client import injector, subscription; assert 'prometheus_client' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=patience(60))

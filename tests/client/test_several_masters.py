@@ -59,7 +59,7 @@ async def test_an_address_without_a_server_causes_no_delay(masters: Masters) -> 
 
 
 async def test_when_the_leader_is_lost_calls_go_on_at_the_next(masters: Masters) -> None:
-    async with ControlClient(f"{masters.leader},{masters.standby}", patience=20.0) as client:
+    async with ControlClient(f"{masters.leader},{masters.standby}", patience=patience(20)) as client:
         assert await client.list_topologies() == []
         await masters.lose_leader()
         assert await client.list_topologies() == []
@@ -68,7 +68,7 @@ async def test_when_the_leader_is_lost_calls_go_on_at_the_next(masters: Masters)
 
 
 async def test_a_watch_of_the_routing_survives_the_leader(masters: Masters) -> None:
-    async with ControlClient(f"{masters.leader},{masters.standby}", patience=20.0) as client:
+    async with ControlClient(f"{masters.leader},{masters.standby}", patience=patience(20)) as client:
         watch = client.watch_routing("unknown")
         with pytest.raises(RequestError) as caught:
             await anext(watch)

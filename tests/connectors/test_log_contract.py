@@ -17,6 +17,7 @@ from millwheel.client.injector import Injector
 from millwheel.connectors import LogPosition, Source, read_log
 from millwheel.testing.connectors import SourceContract
 from tests.connectors.given import NOON
+from tests.patience import patience
 from tests.submitting import submit_copy
 from tests.system.server import MAIN
 
@@ -67,7 +68,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
         program = folder / "many_streams.py"
         program.write_text(PROGRAM)
         (folder / "copy").mkdir()
-        asyncio.run(submit_copy(shop.address, program, "shop", folder / "copy", patience=60))
+        asyncio.run(submit_copy(shop.address, program, "shop", folder / "copy", patience(60)))
         yield shop
     finally:
         shop.process.stop()

@@ -9,6 +9,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -68,6 +69,11 @@ class _ReopenedStore:
 _uses = count(1)
 
 
+async def _store_by_driver() -> StateStore:
+    """Its appends go by the driver, and not on connections of their own."""
+    return await CassandraStore.open(replace(cassandra_settings(cassandra(), "contract"), direct_appends=False))
+
+
 async def _three_nodes_store(_: Path) -> StateStore:
     """Three replicas. Midway a node is killed; later it comes back, and another is killed."""
     cluster = three_cassandra_nodes()
@@ -86,6 +92,7 @@ DURABLE_STORES: dict[str, OpenStore] = {
     "embedded": partial(_embedded, "store"),
     # All tests share a keyspace: their journals and computations have names of their own.
     "cassandra": partial(_closing, lambda _: CassandraStore.open(cassandra_settings(cassandra(), "contract"))),
+    "cassandra-driver": partial(_closing, lambda _: _store_by_driver()),
     "cassandra-3": partial(_closing, _three_nodes_store),
 }
 """Those that keep everything when they are closed and opened again on the same path."""
@@ -111,7 +118,7 @@ COORDINATORS: dict[str, OpenCoordinator] = {
 def params(names: Iterable[str]) -> list[Any]:
     """Fixture parameters: what starts slowly gets time, and what needs a cluster runs when clusters are asked for."""
     slow = pytest.mark.timeout(300)
-    marks = {"cassandra": (slow,), "cassandra-3": (slow, pytest.mark.cluster)}
+    marks = {"cassandra": (slow,), "cassandra-driver": (slow,), "cassandra-3": (slow, pytest.mark.cluster)}
     return [pytest.param(name, marks=marks.get(name, ())) for name in names]
 
 

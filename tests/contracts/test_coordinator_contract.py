@@ -306,10 +306,10 @@ async def test_a_lease_ends_by_itself(coordinator: Coordinator, prefix: str) -> 
 
 
 async def test_a_renewed_lease_does_not_end(coordinator: Coordinator, prefix: str) -> None:
-    lease = await coordinator.grant_lease(1)
+    lease = await coordinator.grant_lease(2)
     await put(coordinator, prefix + "a", b"", lease)
     for _ in range(5):
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.5)
         await coordinator.keep_alive(lease)
     assert await coordinator.get(prefix + "a") is not None
     await gone(coordinator, prefix + "a")

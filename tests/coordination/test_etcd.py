@@ -301,7 +301,7 @@ async def test_an_address_without_a_server_is_named_with_its_setting() -> None:
 
 async def test_it_connects_when_etcd_comes_up_later(tmp_path: Path) -> None:
     cluster = EtcdCluster(tmp_path / "late")
-    async with opened(EtcdSettings(cluster.endpoints, timeout=20.0)) as coordinator:
+    async with opened(EtcdSettings(cluster.endpoints, timeout=patience(20))) as coordinator:
         waiting = asyncio.ensure_future(coordinator.get("k"))
         await asyncio.sleep(0.5)
         async with cluster:

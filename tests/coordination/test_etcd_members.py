@@ -132,8 +132,8 @@ async def test_a_watch_at_a_member_that_dies_goes_on_at_another(members: EtcdClu
 
 
 async def test_without_a_quorum_calls_fail_and_work_again_with_one(members: EtcdCluster) -> None:
-    async with opened(members, "quorum", timeout=2.0) as coordinator:
-        start = (await coordinator.transact([], [Put("n", b"0")])).revision
+    async with opened(members, "quorum") as patient, opened(members, "quorum", timeout=2.0) as coordinator:
+        start = (await patient.transact([], [Put("n", b"0")])).revision
         watching = asyncio.ensure_future(seen(coordinator, "n", start, 1))
         members.kill(0)
         members.kill(2)
@@ -155,7 +155,7 @@ async def test_without_a_quorum_calls_fail_and_work_again_with_one(members: Etcd
 
 
 async def test_a_member_that_stands_still_is_left_for_another(members: EtcdCluster) -> None:
-    async with opened(members, "pause", timeout=20.0) as coordinator:
+    async with opened(members, "pause", timeout=patience(20)) as coordinator:
         await coordinator.transact([], [Put("n", b"0")])
         for number in range(3):
             members.pause(number)
@@ -166,11 +166,11 @@ async def test_a_member_that_stands_still_is_left_for_another(members: EtcdClust
 @pytest.mark.paper(section="7.1")
 async def test_a_leader_is_followed_though_an_etcd_member_is_down(members: EtcdCluster) -> None:
     async with opened(members, "election") as one, opened(members, "election") as two:
-        first = await asyncio.wait_for(Election(one, "leader", "first", ttl=2.0).campaign(), SOON)
-        standby = asyncio.ensure_future(Election(two, "leader", "second", ttl=2.0).campaign())
+        first = await asyncio.wait_for(Election(one, "leader", "first", ttl=5.0).campaign(), SOON)
+        standby = asyncio.ensure_future(Election(two, "leader", "second", ttl=5.0).campaign())
         lost = asyncio.create_task(first.lost())
         members.kill(2)
-        await asyncio.sleep(4.0)
+        await asyncio.sleep(6.0)
         assert not lost.done()
         assert (await one.transact([first.compare], [Put("x", b"")])).committed
         assert not standby.done()

@@ -15,6 +15,7 @@ from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
 from millwheel.model.catalog_keys import WORKERS
 from tests.components import cassandra, etcd
 from tests.daemons.process import DaemonProcess, is_serving, metrics_page
+from tests.patience import patience
 
 
 async def test_a_master_waits_for_etcd_and_survives_its_outage(tmp_path: Path) -> None:
@@ -33,7 +34,7 @@ async def test_a_master_waits_for_etcd_and_survives_its_outage(tmp_path: Path) -
             own.start()
             ready = await master.line("ready")
             assert await is_serving(waiting_at)
-            async with ControlClient(ready["address"], patience=20.0) as client:
+            async with ControlClient(ready["address"], patience=patience(20)) as client:
                 assert await client.list_topologies() == []
                 own.kill(0)
                 await asyncio.sleep(3.0)
@@ -67,7 +68,7 @@ async def test_wrong_credentials_are_named_and_every_process_registers(tmp_path:
     try:
         async with DaemonProcess("worker", tmp_path / "log", settings) as worker:
             for index in range(2):
-                await worker.line("ready", within=60.0, process=index)
+                await worker.line("ready", within=patience(60), process=index)
             registered = [entry.key for entry in (await coordinator.list(WORKERS)).entries]
             assert registered == ["workers/w.0", "workers/w.1"]
             worker.process.send_signal(signal.SIGTERM)

@@ -44,7 +44,7 @@ async def test_results_are_right_if_any_daemon_is_killed(tmp_path: Path) -> None
     name = f"kills_{os.getpid()}"
     settings = settings_of(etcd(), node, name) + "\n[master]\nlease_seconds = 2\n[authority]\nlease_seconds = 2\n"
     async with Daemons(tmp_path, settings, lambda line: None) as daemons:
-        await submit_copy(daemons.address, program.__file__, "faults", tmp_path, 60.0)
+        await submit_copy(daemons.address, program.__file__, "faults", tmp_path)
         async with verified(daemons.address, tmp_path, SEED) as load:
             killed = await kill(daemons, chance, load)
     assert len(killed) == KILLS

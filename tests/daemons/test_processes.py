@@ -37,7 +37,7 @@ async def test_a_master_serves_and_ends_when_it_is_asked_to(tmp_path: Path) -> N
     async with DaemonProcess("master", tmp_path / "log", embedded(tmp_path)) as master:
         ready = await master.line("ready")
         assert await is_serving(ready["address"])
-        async with ControlClient(ready["address"], patience=10.0) as client:
+        async with ControlClient(ready["address"], patience=patience(10)) as client:
             assert await client.list_topologies() == []
         page = metrics_page(ready["metrics"])
         assert "millwheel_ready 1.0" in page

@@ -53,7 +53,7 @@ def packaged(path: Path) -> Any:
 
 async def submit(cluster: Together, path: Path, *, update: bool = False) -> None:
     made = packaged(path)
-    async with ControlClient(cluster.address, patience=20.0) as client:
+    async with ControlClient(cluster.address, patience=patience(20)) as client:
         await client.upload_package(made.package.digest, made.package.data)
         await (client.update(made.spec()) if update else client.submit(made.spec()))
 

@@ -32,7 +32,7 @@ async def befall(cluster: Together, accident: str) -> None:
         await asyncio.sleep(0.5)
         await cluster.workers[0].start()
     elif accident == "master":
-        async with ControlClient(cluster.address, patience=20.0) as client:
+        async with ControlClient(cluster.address, patience=patience(20)) as client:
             await client.list_topologies()
             leader = next(one for one in cluster.masters if one.address == client.address)
         await leader.stop()
@@ -72,7 +72,7 @@ async def test_with_tls_all_show_certificates_and_results_are_the_same(tmp_path:
 
 async def _explained(cluster: Together) -> None:
     """A master says what the authority's shards know."""
-    async with ControlClient(cluster.address, patience=20.0) as client:
+    async with ControlClient(cluster.address, patience=patience(20)) as client:
         record = (await client.get_topology("faults")).topology
         authority = WatermarkClient(client.address, on_refused=lambda report: None)
         computations = (record.incarnations["numberer"], record.incarnations["adder"])
@@ -95,7 +95,7 @@ async def test_shards_are_spread_and_taken_over(tmp_path: Path) -> None:
 
 
 async def test_a_worker_daemon_that_stops_is_no_lost_one(tmp_path: Path) -> None:
-    async with together(tmp_path) as cluster, ControlClient(cluster.address, patience=20.0) as client:
+    async with together(tmp_path) as cluster, ControlClient(cluster.address, patience=patience(20)) as client:
 
         async def kinds() -> list[str]:
             return [one.kind for one in await client.list_events(kind="worker.")]

@@ -23,10 +23,10 @@ from millwheel.rpc.v1.catalog_pb2 import AuthorityRecord
 from tests.disks import small_disk
 from tests.faults.clocks import Clocks
 from tests.faults.links import Links, through
-from tests.patience import until
+from tests.patience import patience, until
 
 _NAME: Final = "faults"
-PATIENCE: Final = 60.0
+PATIENCE: Final = patience(20)
 """The time limit of each wait, in seconds."""
 _LINKED: Final = '\n[rpc]\nadvertise = "127.0.1.1"\n'
 

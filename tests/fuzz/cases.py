@@ -15,6 +15,8 @@ from typing import Final, TypeAlias
 import psutil
 import pytest
 
+from tests.patience import patience
+
 _CASES: Final = int(os.environ.get("MILLWHEEL_FUZZ_CASES", "0"))
 """The number of cases in all. 0: a slice of each surface."""
 _CASE: Final = os.environ.get("MILLWHEEL_FUZZ_CASE", "")
@@ -24,7 +26,7 @@ _GROWTH: Final = 48 << 20
 """The most bytes by which the process may grow over the second half of a surface's cases, with caches."""
 _ENOUGH: Final = 4_000
 """With fewer cases, growth is not checked, because modules are still being loaded."""
-_HANGS: Final = 30.0
+_HANGS: Final = patience(30)
 
 LIMIT: Final = pytest.mark.timeout(180 + _CASES // 20)
 """The time limit of a test that runs cases."""
@@ -62,7 +64,7 @@ async def run(surface: str, case: Case, *, few: int, percent: int) -> None:
     print(f"\n{surface}: {len(numbers):,} cases, slowest {slowest * 1e3:,.0f} ms, memory {held} MB: {shown}")
     assert unclear == []
     assert len(statuses) > 1 or len(numbers) < 100, "cases that all end alike test nothing"
-    assert slowest < 10
+    assert slowest < _HANGS / 3
     assert len(numbers) < _ENOUGH or memory[2] - memory[1] <= _GROWTH, "memory grew over the second half of the cases"
 
 

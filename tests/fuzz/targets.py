@@ -15,6 +15,7 @@ from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.package import CodePackage, build_package, load_topology
 from millwheel.server.dev_server import DevSettings, running
 from tests.daemons.together import together
+from tests.patience import patience
 from tests.system import words as program
 from tests.system.speaking import SOURCE
 from tests.system.words import Word
@@ -74,7 +75,7 @@ async def _prepared(place: Path, master: str, addresses: tuple[str, ...]) -> Tar
     async def speak() -> None:
         number = next(said)
         async with (
-            asyncio.timeout(20),
+            asyncio.timeout(patience(20)),
             Injector("spoken", address=master, process="speaker", topology=program.words) as injector,
         ):
             await injector.send(Word(f"w{number}"), timestamp=number, position=number)

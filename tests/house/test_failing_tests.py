@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,29 @@ def test_passes():
 """
     shown = [line for line in _run(tmp_path, marked).splitlines() if line.startswith("holds")]
     assert shown == ["holds G1, G8 (section 7.1)", "holds fig. 12"]
+
+
+def test_a_failure_shows_the_logs_of_its_servers(tmp_path: Path) -> None:
+    """A server that crashes says where its threads were. One of a former test is not shown."""
+    crashed = """
+import signal
+from tests.system.server import Server
+
+async def test_has_a_server_of_its_own(tmp_path):
+    async with Server(tmp_path / "db", tmp_path / "former.log"):
+        pass
+
+async def test_sees_its_server_crash(tmp_path):
+    async with Server(tmp_path / "db", tmp_path / "own.log") as server:
+        server.process.send_signal(signal.SIGSEGV)
+        await server.ended()
+        assert False
+"""
+    shown = _run(tmp_path, crashed)
+    _, _, end = shown.partition("own.log")
+    assert f"it has ended with {-signal.SIGSEGV}" in end
+    assert "Fatal Python error: Segmentation fault" in end
+    assert "former.log" not in shown
 
 
 def _run(tmp_path: Path, text: str) -> str:

@@ -101,10 +101,10 @@ async def test_a_process_wakes_at_the_present_minimum() -> None:
     ):
         await other.advance(1_000)
         await sleeper.idle()
-        await asyncio.sleep(0.1)
+        await reaches(made.watermarks.open_shard, 1_000)
         made.watermarks.broadcasting.clear()
         await other.advance(5_000)
-        await asyncio.sleep(0.1)
+        await reaches(made.watermarks.open_shard, 5_000)
         await sleeper.advance(2_000)
         assert sleeper.watermark == 5_000
         made.watermarks.broadcasting.set()

@@ -15,7 +15,7 @@ from millwheel.client.injector.stalls import AckWatch
 from millwheel.server.dev_server import DevServer, DevSettings, running
 from tests.injectors.conftest import Submit, submit_to
 from tests.injectors.inside import explained, session_of
-from tests.patience import until
+from tests.patience import patience, until
 
 ORDER = {"user": "u", "number": 1}
 
@@ -79,7 +79,7 @@ async def test_a_stall_is_logged_with_its_reason(
         assert "codekeyed/hours has not ACKed 1 record" in injector.stall
         assert injector.stall in caplog.text
         await control.resume("codekeyed")
-        await asyncio.wait_for(injector.flush(), 20)
+        await asyncio.wait_for(injector.flush(), patience(20))
 
 
 async def test_a_stall_names_the_key_and_what_its_hook_raises(server: DevServer, submit: Submit) -> None:

@@ -495,9 +495,9 @@ async def test_health_and_reflection_answer(cluster: Cluster) -> None:
 async def test_a_standby_names_the_leader_and_takes_over_when_it_ends() -> None:
     coordinator, store = MemoryCoordinator(), MemoryStore()
     async with AsyncExitStack() as old, AsyncExitStack() as new:
-        first, leader = await old.enter_async_context(replica(coordinator, store, ttl=0.3))
+        first, leader = await old.enter_async_context(replica(coordinator, store, ttl=patience(0.3)))
         await leader.leading()
-        second, _ = await new.enter_async_context(replica(coordinator, store, ttl=0.3))
+        second, _ = await new.enter_async_context(replica(coordinator, store, ttl=patience(0.3)))
         async with ControlClient(second) as client:
             async with open_channel(second) as channel:  # the client would try again
                 stub = TopologyServiceStub(channel)
@@ -507,7 +507,7 @@ async def test_a_standby_names_the_leader_and_takes_over_when_it_ends() -> None:
             assert client.address == first
             await client.submit(with_code(topology()), "r1")
         await old.aclose()
-        async with ControlClient(second, patience=10) as client:
+        async with ControlClient(second, patience=patience(10)) as client:
             assert [one.spec.name for one in await client.list_topologies()] == ["zeitgeist"]
             assert await client.download_package(DIGEST) == CODE
     await coordinator.close()
@@ -549,7 +549,7 @@ async def test_a_request_to_a_master_losing_leadership_can_be_repeated(cluster: 
     await cluster.client.upload_package(DIGEST, CODE)
     term = await cluster.master.leading()
     await cluster.coordinator.transact((), (), ["leadership/master"])
-    async with ControlClient(cluster.client.address, patience=10) as client:
+    async with ControlClient(cluster.client.address, patience=patience(10)) as client:
         record = await client.submit(with_code(topology()), "r1")
     assert record.version == 1
     assert term.is_over

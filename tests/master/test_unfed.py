@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from millwheel.master.health_problems import damage_problems
+from millwheel.master.load_book import LoadBook
 from millwheel.master.messages import DrainTopology, OpenInjector, PauseTopology, SubmitTopology
 from millwheel.master.metrics import MasterCollector
 from millwheel.master.replica import MasterReplica
 from millwheel.master.unfed import UNFED_AFTER, unfed_problems
-from millwheel.model.catalog_keys import topology_key
+from millwheel.model.catalog import Catalog
+from millwheel.model.catalog_keys import departure_key, topology_key
 from millwheel.model.key_values import KeyChange
 from millwheel.model.time import Timestamp
 from millwheel.rpc.v1 import topology_pb2 as specs
@@ -35,6 +40,18 @@ def running(spec: specs.TopologySpec) -> Master:
     master = Master(cluster)
     master.call(SubmitTopology(spec, "r1"))
     return master
+
+
+def figures_of(known: Catalog) -> dict[str, list[tuple[dict[str, str], float]]]:
+    """The samples of a leading master's metrics, by name."""
+
+    class Leader(MasterReplica):
+        """A leader, as far as metrics look at it."""
+
+        catalog = known
+
+    collected = MasterCollector(Leader(MemoryCoordinator(), MemoryStore(), "m:7433", ttl=1.0)).collect()
+    return {one.name: [(sample.labels, sample.value) for sample in one.samples] for one in collected}
 
 
 def texts(master: Master, now: Timestamp = LATER) -> list[str]:
@@ -98,18 +115,32 @@ def test_a_stream_counts_from_when_its_own_topology_began() -> None:
 def test_the_metric_of_the_alert_names_the_stream_and_damage() -> None:
     master = running(union())
     known = master.cluster.catalog()
-
-    class Leader(MasterReplica):
-        """A leader, as far as metrics look at it."""
-
-        catalog = known
-
-    def figures() -> dict[str, list[tuple[dict[str, str], float]]]:
-        collected = MasterCollector(Leader(MemoryCoordinator(), MemoryStore(), "m:7433", ttl=1.0)).collect()
-        return {one.name: [(sample.labels, sample.value) for sample in one.samples] for one in collected}
-
-    found = figures()
+    found = figures_of(known)
     assert found["millwheel_master_unfed_streams"] == [({"stream": "shop/web"}, 1)], "it began in 1970"
     assert found["millwheel_master_damaged_values"] == [({}, 0)]
-    known.apply([KeyChange(topology_key("shop"), b"", known.revision + 1, damage="its checksum differs")])
-    assert figures()["millwheel_master_damaged_values"] == [({}, 1)]
+    for key, of_all in ((departure_key("w2"), 0), (topology_key("shop"), 1)):
+        known.apply([KeyChange(key, b"", known.revision + 1, damage="its checksum differs")])
+        assert figures_of(known)["millwheel_master_damaged_values"] == [({}, of_all)], "a leased value ends by itself"
+    departed, shop = (one.text for one in damage_problems(known, LoadBook(), {}))
+    assert departed.endswith("restart this process, which writes it again")
+    assert shop.endswith("restore it from a snapshot or a replica")
+
+
+def test_a_scrape_amid_a_change_of_the_catalog_looks_again() -> None:
+    """An alert ends if a scrape has no sample of it."""
+    known = running(union()).cluster.catalog()
+
+    class Changing(dict[Any, Any]):
+        """A mapping that another thread changes while it is read for the first time."""
+
+        reads = 0
+
+        def items(self) -> Any:
+            self.reads += 1
+            if self.reads == 1:
+                raise RuntimeError("dictionary changed size during iteration")
+            return super().items()
+
+    injectors = known.injectors = Changing(known.injectors)
+    assert figures_of(known)["millwheel_master_unfed_streams"] == [({"stream": "shop/web"}, 1)]
+    assert injectors.reads > 1

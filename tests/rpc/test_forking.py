@@ -23,7 +23,7 @@ async def echo(request: bytes, context: object) -> bytes:
 
 def started() -> int:
     """The status of a program that was started by a fork: the hook keeps ``subprocess`` from a quicker way."""
-    return subprocess.run(["true"], preexec_fn=os.getpid, check=False, timeout=20).returncode
+    return subprocess.run(["true"], preexec_fn=os.getpid, check=False, timeout=patience(20)).returncode
 
 
 async def main(number: int) -> None:

@@ -11,6 +11,7 @@ from typing import Final
 import pytest
 
 from millwheel.rpc import polling
+from tests.patience import patience
 
 _CALLS: Final = 300
 
@@ -56,7 +57,11 @@ def _woken(**environment: str) -> int:
     """How often calls woke threads of gRPC's event engine in a process of ours."""
     clean = {name: value for name, value in os.environ.items() if name != "GRPC_EXPERIMENTS"}
     ran = subprocess.run(
-        [sys.executable, "-c", _PROGRAM], env={**clean, **environment}, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", _PROGRAM],
+        env={**clean, **environment},
+        capture_output=True,
+        text=True,
+        timeout=patience(60),
     )
     assert ran.returncode == 0, ran.stderr
     assert "Unknown experiment" not in ran.stderr

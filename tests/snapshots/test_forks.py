@@ -27,7 +27,7 @@ from tests.snapshots.loading import STEP, accounts, expected, expected_accounts,
 from tests.snapshots.test_restored import ACKED, ORDERS, snapshot
 from tests.snapshots.words import Count, Word
 from tests.submitting import submit_copy
-from tests.system.server import Server, run_cli
+from tests.system.server import WAIT, Server, run_cli
 
 EACH = 40
 """Words of each way in before the snapshot, and as many after it."""
@@ -225,7 +225,7 @@ async def test_a_fork_is_updated_under_its_own_name(tmp_path: Path) -> None:
         await submit_copy(server.address, words.__file__, "words", tmp_path)
         await snapshot(server, "create", "words", "--to", place, "--name", "s")
         await snapshot(server, "restore", place, "s", "--as", "next")
-        for command, *options in (("validate", "--update"), ("update", "--yes", "--wait", "20")):
+        for command, *options in (("validate", "--update"), ("update", "--yes", *WAIT)):
             done = await run_cli(server.address, "topology", command, f"{newer}:words", "--as", "next", *options)
             assert done.code == 0, done.err
         await refused_to_old_clients(server.address, "next/texts")
@@ -235,7 +235,7 @@ async def test_a_fork_is_updated_under_its_own_name(tmp_path: Path) -> None:
                 async with Injector(f"{name}/texts", address=server.address, process="p") as injector:
                     await injector.send(Word("cat", 5), timestamp=1, position=position)
                 found += (await counts(server.address, name, position + 1))[-1:]
-            done = await run_cli(server.address, "topology", "rollback", "next", "--yes", "--wait", "20")
+            done = await run_cli(server.address, "topology", "rollback", "next", "--yes", *WAIT)
             assert done.code == 0, done.err
         assert [one.sum for one in found] == [5, -5, 10, 0], "the update is the fork's, and so is its rollback"
         done = await run_cli(server.address, "topology", "describe", "next")
@@ -284,13 +284,13 @@ async def test_a_reader_of_an_earlier_topology_reads_the_fork(tmp_path: Path) ->
         await submit_copy(server.address, words.__file__, "words", tmp_path)
         await send("words/texts", 900, 5)
         await snapshot(server, "create", "words", "--to", place, "--name", "s")
-        await run("submit", f"{tmp_path / 'next.py'}:words", "--wait", "20")
-        await run("submit", f"{tmp_path / 'both.py'}:words", "--wait", "20")
+        await run("submit", f"{tmp_path / 'next.py'}:words", *WAIT)
+        await run("submit", f"{tmp_path / 'both.py'}:words", *WAIT)
         await send("next/texts", 100, 10)
-        await run("update", f"{tmp_path / 'own.py'}:words", "--yes", "--wait", "20")
+        await run("update", f"{tmp_path / 'own.py'}:words", "--yes", *WAIT)
         await run("cancel", "next", "--yes")
         await snapshot(server, "restore", place, "s", "--as", "next")
-        await run("update", f"{tmp_path / 'both.py'}:words", "--yes", "--wait", "20")
+        await run("update", f"{tmp_path / 'both.py'}:words", "--yes", *WAIT)
         await send("next/texts", 900, 10)
         found = await counts(server.address, "reader", 20)
         assert [one.times for one in found] == list(range(1, 21))

@@ -12,7 +12,7 @@ from tests.snapshots.test_restored import snapshot
 from tests.submitting import submit_copy
 from tests.system import letter_shop as program
 from tests.system.letter_shop import Billed, Order
-from tests.system.server import Server, run_cli
+from tests.system.server import WAIT, Server, run_cli
 from tests.system.test_letter_targets import MENDED, letters, letters_log, order, replay, results, update
 
 
@@ -47,9 +47,7 @@ async def test_a_fork_replays_letters_of_its_own(tmp_path: Path) -> None:
         found = await letters(server, 2)
         await snapshot(server, "create", "shop", "--to", place, "--name", "s")
         await snapshot(server, "restore", place, "s", "--as", "next")
-        done = await run_cli(
-            server.address, "topology", "update", f"{mended}:shop", "--as", "next", "--yes", "--wait", "20"
-        )
+        done = await run_cli(server.address, "topology", "update", f"{mended}:shop", "--as", "next", "--yes", *WAIT)
         assert done.code == 0, done.err
         for replayed in (sorted(one.offset for one in found), []):
             done = await run_cli(server.address, "dead-letter", "replay", "next", "--all", "-o", "json")

@@ -91,7 +91,7 @@ class Operator:
 async def lose(address: str, backup: Action, ruin: Action, restore: Action, place: Path) -> None:
     """Submit the shop, back it up under load, lose the disks, restore it, and compare all results."""
     sent = [0]
-    await submit_copy(address, shop.__file__, "shop", place, patience=patience(30))
+    await submit_copy(address, shop.__file__, "shop", place)
     selling = asyncio.create_task(sell(address, 0, ORDERS, lambda count: sent.__setitem__(0, count), 0.02))
     await until(lambda: sent[0] > ORDERS // 3, patience(60))
     checkpoint = sent[0] // STEP * STEP

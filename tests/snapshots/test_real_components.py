@@ -46,7 +46,7 @@ async def test_a_cluster_is_restored_into_a_development_server(tmp_path: Path) -
             await stack.enter_async_context(daemon)
             ready[role] = await daemon.line("ready", within=patience(30))
         address = ready["master"]["address"]
-        await submit_copy(address, shop.__file__, "shop", tmp_path, patience=patience(20))
+        await submit_copy(address, shop.__file__, "shop", tmp_path)
         selling = asyncio.create_task(sell(address, 0, ORDERS, lambda count: sent.__setitem__(0, count), 0.02))
         await until(lambda: sent[0] > ORDERS // 3, patience(60))
         checkpoint = sent[0] // STEP * STEP

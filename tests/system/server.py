@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -13,10 +14,13 @@ from typing import Self
 
 from deploy.local.child import free_ports
 from tests.patience import patience
+from tests.shown import show_if_it_fails
 from tests.system import forking
 
 ROOT = Path(__file__).parents[2]
 MAIN = "from millwheel.cli.main import main; main()"
+WAIT = ("--wait", f"{patience(20):g}")
+"""Has a command return when the topology has changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,9 @@ class RunningCommand:
     ) -> None:
         """``log``: the file for the output of all its processes. ``piped``: stdout goes to a pipe instead."""
         self.log = log
+        self.title = f"the end of {log}"
+        self.over = False
+        self._end = ""
         self._piped = piped
         self._command = command
         self._environment = environment
@@ -87,6 +94,8 @@ class RunningCommand:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._end = self._seen()
+        self.over = True
         await self.kill()
 
     @property
@@ -97,6 +106,7 @@ class RunningCommand:
 
     async def spawn(self) -> None:
         """Start a process, and return before it is ready."""
+        show_if_it_fails(self)
         with self.log.open("ab") as log:
             out, none = asyncio.subprocess.PIPE if self._piped else log, asyncio.subprocess.DEVNULL
             self._process = await asyncio.create_subprocess_exec(
@@ -109,10 +119,25 @@ class RunningCommand:
 
     async def ended(self, within: float = patience(20)) -> int:
         """The exit code of the process, once it has ended and its pipe is empty."""
-        async with asyncio.timeout(within):
+        async with self._limited(within, "it has not ended"):
             if self.process.stdout is not None:
                 await self.process.stdout.read()
             return await self.process.wait()
+
+    async def printed(self, within: float) -> str:
+        """The next line on its stdout, which is piped. Empty if it has ended."""
+        assert self.process.stdout is not None
+        async with self._limited(within, "it has not written a line"):
+            return (await self.process.stdout.readline()).decode().strip()
+
+    @asynccontextmanager
+    async def _limited(self, within: float, otherwise: str) -> AsyncIterator[None]:
+        """TimeoutError, with the end of the log, if the block takes too long."""
+        try:
+            async with asyncio.timeout(within):
+                yield
+        except TimeoutError as error:
+            raise TimeoutError(f"{otherwise} within {within:g} s; its log:\n{self.tail()}") from error
 
     async def kill(self) -> None:
         """Send SIGKILL if it runs. The process loses its memory, and the disk keeps its writes."""
@@ -129,6 +154,14 @@ class RunningCommand:
     def tail(self, size: int = 4_000) -> str:
         """The end of its log."""
         return self.log.read_text(errors="replace")[-size:] if self.log.exists() else ""
+
+    def described(self) -> str:
+        """How it stands, or stood when its block ended, and the end of its log: for a test that fails."""
+        return f"{self._end if self.over else self._seen()}\n{self.tail(20_000)}"
+
+    def _seen(self) -> str:
+        code = None if self._process is None else self._process.returncode
+        return "it runs" if code is None else f"it has ended with {code}"
 
 
 class Server(RunningCommand):
@@ -164,15 +197,15 @@ class Server(RunningCommand):
         if not self._fork:
             await super().spawn()
             return
+        show_if_it_fails(self)
         self._fork = False
         with self.log.open("ab") as log:
             self._process = await forking.start(self._arguments, self._own_environment, ROOT, None, log)
 
     async def ready(self, timeout: float = patience(60)) -> None:
         """Return when it logs that it is ready. AssertionError with the end of its log if it ends before."""
-        assert self.process.stdout is not None
-        line = await asyncio.wait_for(self.process.stdout.readline(), timeout)
-        assert line.startswith(b"millwheel is ready at "), f"the server ended:\n{self.tail()}"
+        line = await self.printed(timeout)
+        assert line.startswith("millwheel is ready at "), f"the server ended:\n{self.tail()}"
 
     async def start(self) -> None:
         """Start a process, and return when it is ready."""

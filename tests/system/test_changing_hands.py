@@ -36,7 +36,7 @@ async def test_moves_splits_and_merges_under_load_keep_exactly_once(
 ) -> None:
     chance, reached = random.Random(SEED), Counter[str]()
     monkeypatch.setattr("millwheel.server.worker.CoreSettings", lambda **_: SMALL)
-    async with together(tmp_path) as cluster, ControlClient(cluster.address, patience=10) as client:
+    async with together(tmp_path) as cluster, ControlClient(cluster.address, patience=patience(10)) as client:
         await submit_copy(cluster.address, program.__file__, "faults", tmp_path)
         async with verified(cluster.address, tmp_path, SEED):
             began = time.monotonic()

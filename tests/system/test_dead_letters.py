@@ -17,7 +17,7 @@ from millwheel.client.injector import Injector
 from millwheel.client.subscription import From, Subscription
 from tests.patience import patience, until
 from tests.system import words as program
-from tests.system.server import MAIN, ROOT, Finished, Server, run_cli
+from tests.system.server import MAIN, ROOT, WAIT, Finished, Server, run_cli
 from tests.system.speaking import SOURCE, submit_source
 from tests.system.words import Seen, Word
 
@@ -49,7 +49,7 @@ async def say(server: Server, *texts: str, first: int = 0) -> None:
 async def update(server: Server, source: str) -> None:
     path = server.db.parent / "words.py"
     path.write_text(source)
-    done = await run_cli(server.address, "topology", "update", f"{path}:words", "--wait", "20")
+    done = await run_cli(server.address, "topology", "update", f"{path}:words", *WAIT)
     assert done.code == 0, done.err
 
 

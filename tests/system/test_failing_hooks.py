@@ -20,7 +20,7 @@ from millwheel.client.subscription import From, Subscription
 from tests.daemons.process import metrics_page
 from tests.patience import patience, until
 from tests.system import words as program
-from tests.system.server import Finished, Server, run_cli
+from tests.system.server import WAIT, Finished, Server, run_cli
 from tests.system.speaking import SOURCE, speak, submit, submit_source
 from tests.system.words import Word
 
@@ -72,7 +72,7 @@ async def update(watched: Watched, source: str) -> None:
     """Update the topology to another version of its code."""
     path = watched.server.db.parent / f"{watched.topology}.py"
     path.write_text(source)
-    done = await watched.cli("topology", "update", f"{path}:{watched.topology}", "--wait", "20")
+    done = await watched.cli("topology", "update", f"{path}:{watched.topology}", *WAIT)
     assert done.code == 0, done.err
 
 

@@ -6,13 +6,17 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.patience import until
+from tests.patience import patience, until
 from tests.system import forking
-from tests.system.server import Server, run_cli
+from tests.system.server import RunningCommand, Server, run_cli
 
 OWN = {"NO_COLOR": "1", "COLUMNS": "200", "PYTHONPATH": str(forking.ROOT)}
 PROBE = """
@@ -42,6 +46,27 @@ probe = mw.Topology("probe")
 probe.source("numbers", int)
 """
 
+IN_THE_BACKGROUND = """
+import signal, subprocess, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+import tests.conftest
+said = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+subprocess.run([sys.executable, "-c", said], check=True)
+"""
+
+
+@asynccontextmanager
+async def sleeping(folder: Path) -> AsyncIterator[Path]:
+    """A command that sleeps, and is given up at the end of the block. The block gets its folder in /proc."""
+    program, number = folder / "sleeping.py", folder / "number"
+    program.write_text(f"import os, time\nopen({str(number)!r}, 'w').write(f'{{os.getpid()}}.')\ntime.sleep(600)")
+    running = asyncio.create_task(run_cli("", "topology", "graph", f"{program}:probe"))
+    await until(lambda: number.exists() and number.read_text().endswith("."))
+    yield Path("/proc") / number.read_text().rstrip(".")
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
 
 async def test_a_fork_is_like_a_new_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not forking.fits(os.environ | OWN):
@@ -50,7 +75,8 @@ async def test_a_fork_is_like_a_new_process(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MILLWHEEL_TOKEN", "of this test")
     command = ("topology", "graph", "probe.py:probe")
-    forked = await run_cli("127.0.0.1:1", *command, typed="some\nlines")
+    async with sleeping(tmp_path):
+        forked = await run_cli("127.0.0.1:1", *command, typed="some\nlines")
     new = await run_cli("127.0.0.1:1", *command, typed="some\nlines", new=True)
     assert (forked.code, forked.out) == (new.code, new.out) == (0, new.out)
     said = []
@@ -61,8 +87,6 @@ async def test_a_fork_is_like_a_new_process(tmp_path: Path, monkeypatch: pytest.
     assert (said[0].pop("forked"), said[1].pop("forked")) == (True, False)
     assert said[0].pop("tests") == ["tests", "tests.system", "tests.system.forker"], "nothing of a test is loaded"
     said[1].pop("tests")
-    for one in said:
-        del one["handlers"]["SIGINT"]  # a run in the background ignores it, and so does a new process of it
     assert said[0] == said[1]
     assert said[0]["environment"]["MILLWHEEL_TOKEN"] == "of this test"
 
@@ -73,15 +97,8 @@ async def test_a_fork_fails_and_helps_as_a_new_process(command: tuple[str, ...])
 
 
 async def test_a_fork_that_is_given_up_is_killed(tmp_path: Path) -> None:
-    program, number = tmp_path / "sleeping.py", tmp_path / "number"
-    program.write_text(f"import os, time\nopen({str(number)!r}, 'w').write(f'{{os.getpid()}}.')\ntime.sleep(600)")
-    running = asyncio.create_task(run_cli("", "topology", "graph", f"{program}:probe"))
-    await until(lambda: number.exists() and number.read_text().endswith("."))
-    process = Path("/proc") / number.read_text().rstrip(".")
-    assert process.exists()
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
+    async with sleeping(tmp_path) as process:
+        assert process.exists()
     assert not process.exists()
     assert (await run_cli("", "version")).code == 0, "others still run"
 
@@ -105,6 +122,22 @@ async def test_a_server_in_a_fork_is_killed(tmp_path: Path) -> None:
         assert process.exists()
     assert server.process.returncode == -signal.SIGKILL
     assert not process.exists()
+
+
+def test_processes_of_a_run_in_the_background_take_sigint() -> None:
+    command = [sys.executable, "-c", IN_THE_BACKGROUND]
+    done = subprocess.run(command, cwd=forking.ROOT, stdout=subprocess.PIPE, check=True, timeout=patience(20))
+    assert done.stdout == b"True\n"
+
+
+async def test_the_log_of_a_process_that_does_not_end_is_shown(tmp_path: Path) -> None:
+    command = ["sh", "-c", "echo 'it waits' >&2; exec sleep 600"]
+    async with RunningCommand(tmp_path / "log", command, piped=True) as running:
+        await until(running.tail)
+        with pytest.raises(TimeoutError, match=r"not ended within 0\.01 s; its log:\nit waits"):
+            await running.ended(0.01)
+        with pytest.raises(TimeoutError, match=r"not written a line within 0\.01 s; its log:\nit waits"):
+            await running.printed(0.01)
 
 
 def test_other_variables_than_those_of_the_run_prevent_a_fork() -> None:

@@ -19,7 +19,7 @@ from millwheel.client.states import StateReader
 from millwheel.client.subscription import Subscription
 from millwheel.server.dev_server import DevSettings, running
 from millwheel.worker.interval import IntervalSettings
-from tests.system.server import Finished, Server, run_cli
+from tests.system.server import WAIT, Finished, Server, run_cli
 
 START = mw.Timestamp(1_700_000_000_000_000)
 RECORDS = 3_000
@@ -139,9 +139,9 @@ async def test_a_growing_state_outlives_an_update(server: Server) -> None:
     for path, source in ((first, PROGRAM), (later, LATER)):
         path.parent.mkdir()
         path.write_text(source)
-    assert (done := await run("submit", f"{first}:topology", "--wait", "20")).code == 0, done.err
+    assert (done := await run("submit", f"{first}:topology", *WAIT)).code == 0, done.err
     await _send(server.address, [f"text {number}" for number in range(600)])
-    assert (done := await run("update", f"{later}:topology", "--wait", "20")).code == 0, done.err
+    assert (done := await run("update", f"{later}:topology", *WAIT)).code == 0, done.err
     await _send(server.address, ["more"])
     await server.kill()
     await server.start()

@@ -11,6 +11,7 @@ import pytest
 
 from millwheel.client.injector import Injector
 from millwheel.client.subscription import Subscription
+from tests.patience import patience
 from tests.system.server import Server
 from tests.system.speaking import submit_source
 
@@ -59,8 +60,10 @@ async def sums(server: Server, count: int) -> list[tuple[int, int]]:
     """The first ``count`` records of stream "sums", and what else has come soon after."""
     found: list[Any] = []
     kind: Any = tuple[int, int]
-    async with Subscription("sums", cursor="t", record_type=kind, address=server.address, patience=60) as subscription:
-        async with asyncio.timeout(120):
+    async with Subscription(
+        "sums", cursor="t", record_type=kind, address=server.address, patience=patience(60)
+    ) as subscription:
+        async with asyncio.timeout(patience(60)):
             async for batch in subscription:
                 found += batch.values
                 if len(found) >= count:

@@ -17,7 +17,7 @@ from tests.patience import patience, until
 from tests.submitting import submit_copy
 from tests.system import letter_shop as program
 from tests.system.letter_shop import Billed, Order
-from tests.system.server import Server, run_cli
+from tests.system.server import WAIT, Server, run_cli
 
 SOURCE = Path(program.__file__).read_text()
 MENDED = SOURCE.replace("BROKEN = True", "BROKEN = False")
@@ -27,7 +27,7 @@ ADDS_BILL = next(line for line in SOURCE.splitlines() if line.startswith("shop.a
 async def update(server: Server, source: str) -> None:
     path = server.db.parent / "letter_shop.py"
     path.write_text(source)
-    done = await run_cli(server.address, "topology", "update", f"{path}:shop", "--yes", "--wait", "20")
+    done = await run_cli(server.address, "topology", "update", f"{path}:shop", "--yes", *WAIT)
     assert done.code == 0, done.err
 
 

@@ -20,6 +20,8 @@ from tests.system import sold
 from tests.system.server import Server, run_cli
 
 WRITERS = 3
+MORE = 60
+"""So many changes come between two disturbances, at least."""
 _LINE = re.compile(r"table public\.sales: (\w+):(?: item\[text\]:'(\w+)')?(?: cents\[integer\]:(\d+))?")
 
 
@@ -78,7 +80,7 @@ async def test_each_change_is_copied_once_and_in_order(
         writing = [asyncio.create_task(asyncio.to_thread(write, shop, one, enough)) for one in range(WRITERS)]
         try:
             for number in range(4):
-                await until(lambda: len(seen()), patience(20), every=0.1, holds=before.__lt__)
+                await until(lambda: len(seen()), patience(20), every=0.1, holds=(before + MORE).__lt__)
                 if number % 2:
                     await asyncio.to_thread(shop.server.crash)
                     await asyncio.to_thread(shop.server.start)
@@ -86,14 +88,13 @@ async def test_each_change_is_copied_once_and_in_order(
                     await server.kill()
                     await server.start()
                 before = len(seen())
-            await until(lambda: len(seen()), patience(20), every=0.1, holds=before.__lt__)
+            await until(lambda: len(seen()), patience(20), every=0.1, holds=(before + MORE).__lt__)
         finally:
             enough.set()
             await asyncio.gather(*writing)
         expected = decoded(shop)
         await until(lambda: len(seen()) >= len(expected), patience(60), every=0.1)
         assert seen() == expected
-        assert len(expected) > 300
         shown = await run_cli(server.address, "key", "inspect", "sold/changes-reader", "sold")
         assert f'"records":{len(expected)}' in shown.out, shown.out
     left = dict(shop.run("SELECT item, cents FROM sales"))

@@ -177,7 +177,7 @@ async def test_a_damaged_row_holds_its_key_alone_until_it_is_restored(
         whole = stored.flip(row, state=True)
     async with running(DevSettings(path, port=0)) as server:
         assert await speak(server, "words", 2, "b"), "the other key goes on"
-        assert not await speak(server, "words", 3, "a", wait=1.5)
+        waiting = asyncio.create_task(speak(server, "words", 3, "a"))
         shown = await problems(server, "damaged rows")
         assert "state of key 'a' of incarnation count." in shown
         assert "restore" in shown
@@ -188,6 +188,9 @@ async def test_a_damaged_row_holds_its_key_alone_until_it_is_restored(
         metrics = dict(figures(server))
         assert metrics["millwheel_damaged_rows"] == 1
         await twin_goes_on(server)
+        assert not waiting.done(), "the key's record has no ACK"
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
     with Stored(path) as stored:
         assert stored.get(row, state=True) != whole, "nothing was written over it"
         stored.put(row, whole, state=True)
@@ -294,4 +297,4 @@ async def test_a_damaged_package_is_named_and_replaced_by_an_upload(path: Path, 
             submitted = await run_cli(server.address, "topology", "submit", f"{code}:{name}")
             assert submitted.code == 6, "it runs already, as far as anybody knows; its code was uploaded first"
         for name in ("words", "twin"):
-            assert await speak(server, name, 2, "b", wait=40)
+            assert await speak(server, name, 2, "b", wait=patience(40))

@@ -14,6 +14,7 @@ from millwheel.client.control import ControlClient
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import interval_pb2 as wire
 from tests.faults.load import CUTS
+from tests.patience import patience
 from tests.system.server import Server, run_cli
 from tests.system.test_restarts import loaded_server
 
@@ -78,12 +79,12 @@ async def test_a_development_server_splits_and_merges_through_kills(tmp_path: Pa
         await split_where_the_load_is_halved(server)
         for number in range(ROUNDS):
             await asyncio.sleep(chance.uniform(0.05, 0.8))
-            async with ControlClient(server.address, patience=20) as client:
+            async with ControlClient(server.address, patience=patience(20)) as client:
                 await change_something(client, chance, done)
             if number % 5 == 4:
                 await server.kill()
                 await server.spawn()
-                await server.ready(40)
+                await server.ready()
         nowhere = await run_cli(server.address, "interval", "move", "faults/numberer", "--key", "k-01")
         assert (nowhere.code, nowhere.out) == (6, "")
         assert "start another worker first" in nowhere.err

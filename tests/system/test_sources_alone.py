@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millwheel.client.injector import Injector
-from tests.system.server import Server, run_cli
+from tests.system.server import WAIT, Server, run_cli
 from tests.system.speaking import read, submit_source
 from tests.system.words import Seen
 
@@ -66,11 +66,11 @@ async def test_computations_may_come_to_sources_and_go_again(server: Server) -> 
     await inject(server, "a", Seen("x", 1))
     path = server.db.parent / "sources.py"
     path.write_text(SOURCES + READER)
-    updated = await run_cli(server.address, "topology", "update", f"{path}:sources", "--wait", "20")
+    updated = await run_cli(server.address, "topology", "update", f"{path}:sources", *WAIT)
     assert updated.code == 0, updated.err
     await inject(server, "a", Seen("x", 2))
     assert await read(server, "totals", int, 1) == [2]
-    removed = await run_cli(server.address, "computation", "remove", "sources/reader", "--wait", "20", "--yes")
+    removed = await run_cli(server.address, "computation", "remove", "sources/reader", *WAIT, "--yes")
     assert removed.code == 0, removed.err
     await inject(server, "a", Seen("x", 3))
     assert [one.times for one in await read(server, "sightings", Seen, 3)] == [1, 2, 3]
@@ -80,7 +80,7 @@ async def test_computations_may_come_to_sources_and_go_again(server: Server) -> 
 async def test_sources_alone_are_drained_and_cancelled(server: Server) -> None:
     await submit_source(server, "sources", SOURCES, "sources")
     await inject(server, "a", Seen("x", 1))
-    drained = await run_cli(server.address, "topology", "drain", "sources", "--yes", "--wait", "20")
+    drained = await run_cli(server.address, "topology", "drain", "sources", "--yes", *WAIT)
     assert "is drained" in drained.out, drained.err
     cancelled = await run_cli(server.address, "topology", "cancel", "sources", "--yes")
     assert cancelled.code == 0, cancelled.err

@@ -11,7 +11,7 @@ from millwheel.client.injector import Injector
 from millwheel.client.subscription import Subscription
 from tests.patience import patience
 from tests.system import words as program
-from tests.system.server import Server, run_cli
+from tests.system.server import WAIT, Server, run_cli
 from tests.system.speaking import SOURCE, read, speak, submit, submit_source
 from tests.system.words import Seen, Word
 
@@ -44,7 +44,7 @@ async def test_a_drained_topology_ends_with_everything_processed(server: Server)
     async with Injector("spoken", address=server.address, process="p", topology=program.words) as injector:
         await injector.send_many([Word(f"w{n % 7}") for n in range(500)], range(500), positions=range(500))
         await injector.finish()
-    drained = await run_cli(server.address, "topology", "drain", "words", "--yes", "--wait", "20")
+    drained = await run_cli(server.address, "topology", "drain", "words", "--yes", *WAIT)
     assert drained.code == 0, drained.err
     assert "is drained" in drained.out
     assert len(await read(server, "seen", Seen, 500)) == 500

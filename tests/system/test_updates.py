@@ -13,7 +13,7 @@ import pytest
 from millwheel.client.injector import Injector
 from tests.patience import patience
 from tests.system import words as program
-from tests.system.server import Finished, Server, run_cli
+from tests.system.server import WAIT, Finished, Server, run_cli
 from tests.system.speaking import SOURCE, read, speak, submit, submit_source
 from tests.system.words import Seen, Word
 
@@ -46,7 +46,7 @@ async def update(server: Server, source: str, *more: str) -> Finished:
 
 
 async def updated(server: Server, source: str) -> None:
-    done = await update(server, source, "--wait", "20")
+    done = await update(server, source, *WAIT)
     assert done.code == 0, done.err
 
 
@@ -133,12 +133,12 @@ async def test_a_computation_is_added_and_removed_while_the_rest_runs(server: Se
     await speak(server, "before")
     before = await journals(server)
     place = write(server, ECHOING)
-    await command(server, "computation", "add", "words/echo", f"{place}:words", "--wait", "10")
+    await command(server, "computation", "add", "words/echo", f"{place}:words", *WAIT)
     await speak(server, "a", "b", first=1)
     assert await read(server, "echoes", Seen, 2) == [Seen("a", 1), Seen("b", 1)], "what joins counts from then on"
     described = await command(server, "topology", "describe", "words")
     assert "echo" in described
-    await command(server, "computation", "remove", "words/echo", "--yes", "--wait", "20")
+    await command(server, "computation", "remove", "words/echo", "--yes", *WAIT)
     await speak(server, "a", first=3)
     assert [one.times for one in await read(server, "seen", Seen, 4)] == [1, 1, 1, 2]
     assert await journals(server) == before, "journal and sequencer are those of before"
@@ -276,7 +276,7 @@ async def test_states_are_migrated_at_their_next_read_through_failures(server: S
 
 async def test_a_submit_that_waits_returns_when_all_intervals_run(server: Server) -> None:
     path = write(server, SOURCE)
-    done = await run_cli(server.address, "topology", "submit", f"{path}:words", "--wait", "30")
+    done = await run_cli(server.address, "topology", "submit", f"{path}:words", *WAIT)
     assert (done.code, done.out) == (0, "topology words is running (version 1)\n"), done.err
     listed = json.loads(await command(server, "interval", "list", "-o", "json"))
     assert [one["load"]["serving"] for one in listed] == [True] * len(listed)

@@ -42,16 +42,19 @@ class Bid(msgspec.Struct):
 
 
 class Weather:
-    """What makes results fail, until it has changed, and how many bids their sender reads next."""
+    """What makes records and results fail, until it has changed, and how many bids their sender reads next."""
 
     broken = ""
+    mends = False
+    """Whether it may change. Then nothing fails for ever, and a policy may try it again without end."""
+    bad = True
     sending = 0
 
 
 def checked(bid: Bid) -> Bid:
     """Reads a bid, unless its price is one that cannot be read. The sender can, and so it finds the key."""
     Weather.sending -= 1
-    if bid.price == NOT_READ and Weather.sending < 0:
+    if bid.price == NOT_READ and Weather.bad and Weather.sending < 0:
         raise ValueError("no such price")
     return bid
 
@@ -62,7 +65,7 @@ def totals(
     """``order``: that of the aggregates. ``drops``: whether it drops late records."""
 
     def judged(one: Any) -> Any:
-        if one.auction == Weather.broken or one.t == NO_RESULT:
+        if one.auction == Weather.broken or (one.t == NO_RESULT and Weather.bad):
             raise ValueError("no such result")
         return one
 
@@ -110,12 +113,14 @@ def run(
         return outcome(actions, limits, **options)
 
 
-def outcome(actions: list[tuple[str, Any]], limits: IntervalSettings, **options: Any) -> dict[str, Any]:
+def outcome(
+    actions: list[tuple[str, Any]], limits: IntervalSettings, mends: bool = False, **options: Any
+) -> dict[str, Any]:
     """What the topology does with records in the form that its intervals get."""
-    Weather.broken = ""
+    Weather.broken, Weather.mends, Weather.bad = "", mends, True
     kept = dict(options)
     with TopologyHarness(totals(**kept), now=mw.Timestamp(NOON), settings=limits) as harness:
-        watermark = 0
+        watermark, watermarks = 0, list[int]()
 
         def act(kind: str, what: Any) -> None:
             nonlocal watermark
@@ -130,6 +135,7 @@ def outcome(actions: list[tuple[str, Any]], limits: IntervalSettings, **options:
                 harness.crash()
             elif kind in ("break", "mend"):
                 Weather.broken = what or ""
+                Weather.bad = kind == "break" or not Weather.mends
                 harness.advance_clock(mw.seconds(100))
             elif kind == "finish":
                 harness.finish()
@@ -140,6 +146,7 @@ def outcome(actions: list[tuple[str, Any]], limits: IntervalSettings, **options:
         for kind, what in [*actions, ("mend", None), ("finish", None), ("mend", None)]:
             with suppress(ValueError, mw.ValueEncodeError):  # what a policy tries again is raised, too
                 act(kind, what)
+            watermarks.append(harness.watermark("totals"))
         found: dict[str, Any] = {}
         for one in harness.produced("judged"):
             result = one.value
@@ -150,24 +157,36 @@ def outcome(actions: list[tuple[str, Any]], limits: IntervalSettings, **options:
         counts = dict(harness.counts("totals"))
         # The next commit or checkpoint stores it. So a crash before loses it, and the settings here differ in that.
         del counts["duplicates"]
-        return found | counts
+        return found | counts | {"watermarks": watermarks}
 
 
 @pytest.mark.guarantee("G1", section="4.2")
 @pytest.mark.parametrize("name", SETTINGS)
 @settings(max_examples=25)
-@given(actions, st.sampled_from([None, "late"]), st.booleans(), st.booleans())
-def test_columns_and_hooks_give_the_same(
-    name: str, actions: list[Any], late: str | None, retries: bool, tables: bool
-) -> None:
-    policy = mw.retry(initial=mw.seconds(1)) if retries else mw.dead_letter(after=1)
-    if retries:  # then nothing may fail for ever
-        actions = [
-            (kind, [(key, at, price % 10) for key, at, price in what] if kind == "send" else what)
-            for kind, what in actions
-        ]
-    options: dict[str, Any] = {"late": late, "on_failure": policy}
+@given(actions, st.sampled_from([None, "late"]), st.booleans())
+def test_columns_and_hooks_give_the_same(name: str, actions: list[Any], late: str | None, tables: bool) -> None:
+    options: dict[str, Any] = {"late": late, "on_failure": mw.dead_letter(after=1)}
     assert run(actions, SETTINGS[name], tables, **options) == run(actions, HOOKS, **options)
+
+
+mixed = st.builds(
+    replace,
+    st.sampled_from(list(SETTINGS.values())),
+    columns_from=st.integers(1, 3),
+    batch_records=st.sampled_from([1, 2, 3, 8_192]),
+    checkpoint_entries=st.sampled_from([1, 2, 20]),
+)
+
+
+@pytest.mark.guarantee("G1", section="4.2")
+@settings(max_examples=120)
+@given(actions, mixed, st.sampled_from([None, "late"]), st.booleans())
+def test_retried_work_is_done_as_by_hooks(
+    actions: list[Any], limits: IntervalSettings, late: str | None, tables: bool
+) -> None:
+    """Records that cannot be read, and results that cannot be made, are tried again until they can."""
+    options: dict[str, Any] = {"mends": True, "late": late, "on_failure": mw.retry(initial=mw.seconds(1))}
+    assert run(actions, limits, tables, **options) == run(actions, HOOKS, **options)
 
 
 ONE = ("send", [("a", 1, 2), ("b", 2, 3), ("a", 11, 4)])

@@ -11,8 +11,8 @@ from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.messages import Acknowledged, Deposed, GiveUp, Halted, Refused, Resend
 from millwheel.worker.process import refused_batches
 from millwheel.worker.process.destinations import HostChannel
-from millwheel.worker.process.events import RunQueue
 from millwheel.worker.process.host import CoreHost
+from millwheel.worker.process.run_queue import RunQueue
 from tests.faulty_store import FaultyStore
 from tests.patience import until
 from tests.worker.doubles import ScriptedCore, ScriptedPeers
@@ -38,7 +38,7 @@ async def test_acks_come_at_once_and_name_what_is_left() -> None:
     core, channel, _ = sender()
     channel.reply(4, ACKED, [1, 2], "")
     channel.reply(4, ACKED, (), "")
-    await asyncio.sleep(0.01)
+    await until(lambda: len(core.of(Acknowledged)) == 2)
     assert [(event.token, list(event.remaining)) for event in core.of(Acknowledged)] == [(4, [1, 2]), (4, [])]
 
 
@@ -119,7 +119,7 @@ async def test_a_refused_sequencer_ends_the_sender() -> None:
     core, channel, peers = sender()
     core.react = lambda event: [GiveUp(event.reason)] if type(event) is Refused else ()
     channel.reply(7, SUPERSEDED, (), "sequencer 3 has a successor")
-    await asyncio.sleep(0.01)
+    await until(lambda: peers.lost_hosts)
     assert core.of(Refused) == [Refused(7, "a receiver refused the sequencer: sequencer 3 has a successor")]
     assert len(core.of(Deposed)) == 1
     ((host, reason),) = peers.lost_hosts

@@ -20,10 +20,10 @@ from millwheel.rpc.v1 import delivery_pb2_grpc
 from millwheel.worker.messages import Acknowledge, Acknowledged, Delivery, Resend
 from millwheel.worker.process.delivery_service import DeliveryService
 from millwheel.worker.process.destinations import HostChannel
-from millwheel.worker.process.events import RunQueue
 from millwheel.worker.process.host import CoreHost
 from millwheel.worker.process.peers import PeerConnection
 from millwheel.worker.process.quotas import RecordQuotas
+from millwheel.worker.process.run_queue import RunQueue
 from tests.faulty_store import FaultyStore
 from tests.patience import patience, until
 from tests.serving import LoopbackServer

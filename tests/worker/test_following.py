@@ -15,9 +15,9 @@ from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.worker.messages import GroupWatermarks
-from millwheel.worker.process.events import RunQueue
 from millwheel.worker.process.follower import follow
 from millwheel.worker.process.host import CoreHost
+from millwheel.worker.process.run_queue import RunQueue
 from millwheel.worker.process.watermarks import GroupWatch
 from tests.coordination.memory import MemoryCoordinator
 from tests.faulty_store import FaultyStore

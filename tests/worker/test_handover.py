@@ -22,10 +22,10 @@ from millwheel.store.memory import MemoryStore
 from millwheel.worker.interval.commits.divided import divide, joined
 from millwheel.worker.messages import Deposed, FenceJournal, Opened, Parent, PrepareRelease, ReleasePrepared
 from millwheel.worker.process import handover
-from millwheel.worker.process.events import RunQueue
 from millwheel.worker.process.handover import HandoverService
 from millwheel.worker.process.host import CoreHost
 from millwheel.worker.process.opening import Opener, ReadAhead
+from millwheel.worker.process.run_queue import RunQueue
 from tests.patience import patience, until
 from tests.serving import LoopbackServer
 from tests.worker.doubles import ScriptedCore, ScriptedPeers

@@ -42,8 +42,8 @@ from millwheel.worker.messages import (
     WriteParts,
 )
 from millwheel.worker.process import events as events_module
-from millwheel.worker.process.events import RunQueue
 from millwheel.worker.process.host import CoreHost
+from millwheel.worker.process.run_queue import RunQueue
 from tests.faulty_store import FaultyStore
 from tests.patience import patience, until
 from tests.worker.doubles import Answers, ScriptedCore, ScriptedPeers, delivery
@@ -273,9 +273,10 @@ async def test_a_hook_that_swallows_its_cancellation_delays_no_closing(
 ) -> None:
     """Regression: the worker waited for the hook. So did following the catalog and renewing the lease."""
     monkeypatch.setattr("millwheel.worker.process.host.CLOSE_SECONDS", 0.05)
-    release = asyncio.Event()
+    started, release = asyncio.Event(), asyncio.Event()
 
     async def stubborn() -> None:
+        started.set()
         while not release.is_set():
             try:
                 await release.wait()
@@ -285,7 +286,7 @@ async def test_a_hook_that_swallows_its_cancellation_delays_no_closing(
     rig = Rig()
     rig.core.react = lambda event: [AsyncHook(1, stubborn())] if type(event) is Tick else ()
     rig.host.post(Tick())
-    await asyncio.sleep(0.01)
+    await until(started.is_set)
     async with asyncio.timeout(patience(5)):
         await rig.host.close()
     assert "1 hooks go on" in caplog.text
@@ -338,7 +339,7 @@ async def test_every_delivery_is_answered_when_the_host_closes() -> None:
     rig.core.react = lambda event: [Acknowledge(event, ACKED)] if event is kept[0] else ()
     for one in kept:
         rig.host.post(one)
-    await asyncio.sleep(0.01)
+    await until(lambda: len(rig.core.events) == 3)
     queued = delivery(4, channel=answers)
     rig.host.post(queued)
     await rig.host.close()
@@ -356,7 +357,7 @@ async def test_settled_deliveries_are_not_kept() -> None:
     answers = Answers()
     for token in range(100):
         rig.host.post(delivery(token, channel=answers))
-    await asyncio.sleep(0.02)
+    await until(lambda: len(rig.core.events) == 100)
     rig.core.events.clear()
     await rig.host.close()
     assert len(answers.got) == 100
@@ -370,7 +371,7 @@ async def test_an_internal_error_gives_the_interval_up_and_is_reported(
     answers = Answers()
     waiting = delivery(1, channel=answers)
     rig.host.post(waiting)
-    await asyncio.sleep(0.01)
+    await until(lambda: rig.core.events)
 
     def react(event: Any) -> Sequence[Any]:
         if where == "handle":
@@ -383,7 +384,7 @@ async def test_an_internal_error_gives_the_interval_up_and_is_reported(
     rig.core.react = react
     with caplog.at_level(logging.CRITICAL):
         rig.host.post(Tick())
-        await asyncio.sleep(0.02)
+        await until(lambda: rig.peers.lost_hosts)
     ((host, reason),) = rig.peers.lost_hosts
     assert host is rig.host
     assert host.fault == reason
@@ -410,7 +411,7 @@ async def test_a_damaged_row_is_reported_with_its_key_others_are_read() -> None:
     rig.host = CoreHost(JOURNAL, rig.core, Damaged(), rig.peers, rig.queue)
     keys = [b"%d" % number for number in range(7)]
     await rig.perform(ReadStates(INCARNATION, keys))
-    await asyncio.sleep(0.01)
+    await until(lambda: rig.core.of(StatesRead))
     (read,) = rig.core.of(StatesRead)
     assert [row.key if row is not None else None for row in read.rows] == [
         key if key not in read.damaged else None for key in keys
@@ -448,7 +449,7 @@ async def test_a_damaged_value_ends_the_interval_without_takeover(where: str) ->
         await rig.perform(CopyParts(JOURNAL, 1, [("x", part, part)]))
     else:
         await rig.perform(AppendEntry(JOURNAL, Append(1, 1, 0, (), b"")))
-    await asyncio.sleep(0.02)
+    await until(lambda: rig.peers.lost_hosts)
     ((host, reason),) = rig.peers.lost_hosts
     assert host is rig.host
     assert reason == host.damage == str(error)
@@ -491,7 +492,7 @@ async def test_an_alarm_rings_soon_after_the_wall_clock_jumps_past_it(
     await asyncio.sleep(0.1)
     assert rig.core.of(Tick) == [], "nothing is due, and nothing is woken for it"
     ahead = 3_600_000_000
-    await until(lambda: rig.core.of(Tick), 2)
+    await until(lambda: rig.core.of(Tick))
     await rig.host.close()
 
 

@@ -1,4 +1,4 @@
-"""The run queue keeps the order, gives others their turn, and survives a call that raises."""
+"""The run queue keeps the order, leaves others their time, and survives a call that raises."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import asyncio
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from millwheel.worker.process.events import RunQueue
+from millwheel.worker.process.run_queue import IDLE_TURN_SECONDS, IDLE_TURNS, RUN_SECONDS, LoopPause, RunQueue
+from tests.patience import until
 
 
 async def test_calls_run_in_posting_order_and_never_inside_each_other() -> None:
@@ -22,7 +25,7 @@ async def test_calls_run_in_posting_order_and_never_inside_each_other() -> None:
     for number in range(4):
         queue.post(call, number)
     assert seen == [], "posting returns before anything runs"
-    await asyncio.sleep(0.01)
+    await until(lambda: len(seen) == 7)
     assert seen == [0, 1, 2, 3, 10, 11, 12]
 
 
@@ -37,9 +40,9 @@ async def test_a_raising_call_stops_no_other(caplog: pytest.LogCaptureFixture) -
 
     for number in range(3):
         queue.post(call, number)
-    await asyncio.sleep(0.01)
+    await until(lambda: len(seen) == 2)
     queue.post(call, 7)
-    await asyncio.sleep(0.01)
+    await until(lambda: len(seen) == 3)
     assert seen == [0, 2, 7]
     assert "odd one out" in caplog.text
 
@@ -75,9 +78,9 @@ async def test_a_cancellation_raised_by_a_call_stops_no_other(caplog: pytest.Log
 
     for number in range(3):
         queue.post(call, number)
-    await asyncio.sleep(0.01)
+    await until(lambda: len(seen) == 2)
     queue.post(call, 7)
-    await asyncio.sleep(0.01)
+    await until(lambda: len(seen) == 3)
     assert seen == [0, 2, 7]
     assert "run queue" in caplog.text
 
@@ -95,7 +98,7 @@ class _Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
     clock = _Clock()
-    monkeypatch.setattr("millwheel.worker.process.events.time", clock)
+    monkeypatch.setattr("millwheel.worker.process.run_queue.time", clock)
     return clock
 
 
@@ -120,7 +123,7 @@ class _Topology:
 
 
 async def _until(clock: _Clock, end: float) -> None:
-    for _ in range(10_000):
+    for _ in range(100_000):
         if clock.now >= end:
             return
         await asyncio.sleep(0)
@@ -187,7 +190,54 @@ async def test_a_light_topology_waits_for_one_slice(clock: _Clock) -> None:
     waited: list[float] = []
     for number in range(50):
         light.post(lambda posted: waited.append(clock.now - posted), clock.now)
-        for _ in range(5):
+        for _ in range(IDLE_TURNS + 5):
             await asyncio.sleep(0)
         assert len(waited) == number + 1
     assert max(waited) < 0.006  # the turn that runs, and one slice
+
+
+@pytest.mark.parametrize("calls", [1, 4])
+async def test_what_takes_many_turns_waits_for_one_call(clock: _Clock, calls: int) -> None:
+    """Regression: each turn of a message or an answer waited for a batch of another topology, more than four in all.
+
+    A connection with a message for each 20 ms was read more slowly than that, and its messages waited for seconds.
+    """
+    queue = RunQueue(asyncio.get_running_loop())
+    _Topology(queue, clock, "flood", 1.0, 0.01, calls)
+    for _ in range(20):
+        began = clock.now
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert clock.now - began < 0.011
+
+
+@pytest.mark.guarantee("G8")
+async def test_a_busy_loop_stops_no_topology(clock: _Clock) -> None:
+    """The queue waits for other work of the event loop, but for no longer than it runs itself."""
+    queue = RunQueue(asyncio.get_running_loop())
+    busy = _Topology(queue, clock, "busy", 1.0, 0.002, calls=3)
+    while clock.now < 101.0:
+        await asyncio.sleep(0)
+        clock.now += 0.001
+    assert busy.used == pytest.approx(0.5, abs=0.05)
+
+
+async def test_after_quick_calls_the_next_runs_at_once(clock: _Clock) -> None:
+    queue = RunQueue(asyncio.get_running_loop()).share("t")
+    for number in range(10):
+        ran: list[int] = []
+        queue.post(ran.append, number)
+        await asyncio.sleep(0)
+        assert ran == [number]
+
+
+@given(st.lists(st.floats(0.000_001, 0.003), max_size=200))
+def test_a_pause_ends_at_an_idle_loop_or_after_a_run(turns: list[float]) -> None:
+    pause, now, idle = LoopPause(), 100.0, 0
+    pause.begin(now)
+    for seconds in turns:
+        now += seconds
+        idle = idle + 1 if seconds < IDLE_TURN_SECONDS else 0
+        assert pause.is_over(now) == (idle >= IDLE_TURNS or now - 100.0 >= RUN_SECONDS)
+        if pause.is_over(now):
+            return

@@ -18,9 +18,9 @@ from millwheel.store.contract import Append
 from millwheel.store.memory import MemoryStore
 from millwheel.worker import messages as m
 from millwheel.worker.interval import IntervalSettings
-from millwheel.worker.process.events import RunQueue
 from millwheel.worker.process.host import CoreHost
 from millwheel.worker.process.journal_holds import JournalHoldService
+from millwheel.worker.process.run_queue import RunQueue
 from tests.patience import patience, until
 from tests.serving import LoopbackServer
 from tests.worker.doubles import ScriptedCore, ScriptedPeers

@@ -15,7 +15,7 @@ import millwheel as mw
 from millwheel.sdk.scope import Scope
 from millwheel.worker.process.tallies import Place
 from millwheel.worker.process.watchdog import RunningHook, Watchdog, running_hook
-from tests.patience import until
+from tests.patience import patience, until
 from tests.worker.interval.driver import IntervalDriver
 
 
@@ -66,7 +66,7 @@ async def test_a_loop_that_stands_still_is_reported_while_it_does(caplog: pytest
     seen: list[Any] = []
 
     def stands_still() -> None:
-        assert asked.wait(30), "the watchdog never looked"
+        assert asked.wait(patience(10)), "the watchdog never looked"
         while not seen:
             seen.extend(watchdog.running())
 

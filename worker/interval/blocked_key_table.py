@@ -147,13 +147,13 @@ class BlockedKeyTable:
         while place and items[place - 1].receipt is receipt and items[place - 1].record > index:
             place -= 1
         items.insert(place, RecordItem(receipt, index))
-        receipt.blocked.add(index)
+        self._intake.set_aside(receipt, index)
 
     def put_back(self, blocked: BlockedKey, items: Sequence[RecordItem]) -> None:
         """Prepend records that ran and were undone to the work of their blocked key."""
         blocked.items.extendleft(reversed(items))
         for receipt, index in items:
-            receipt.blocked.add(index)
+            self._intake.set_aside(receipt, index)
 
     def is_done(self, receipt: DeliveryReceipt, until: int) -> bool:
         """Whether a delivery's records up to ``until`` are all committed, or blocked by a failed or running hook."""

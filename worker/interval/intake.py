@@ -46,7 +46,7 @@ class DeliveryReceipt:
 
     - ``verdict`` is the result of the duplicate check.
     - ``open`` is the number of records that are neither committed nor given back.
-    - ``blocked`` has the indexes of records set aside with blocked keys.
+    - ``blocked`` has the indexes of records set aside with blocked keys. ``IntervalIntake.set_aside`` adds to it.
     - ``excluded`` has the indexes that were refused and will be sent again.
     - ``held`` is the timestamp at which the receipt holds the input watermark.
     - ``size`` is the size of the admitted values in bytes, and ``average`` that of one.
@@ -107,6 +107,8 @@ class IntervalIntake:
         self.sample = KeySample()
         self.unfinished: dict[DeliveryReceipt, None] = {}
         """The receipts with open records, the oldest first."""
+        self._changed: dict[DeliveryReceipt, None] = {}
+        """The receipts with open records of which some were settled or set aside since the last ``narrowed``."""
 
     def admit(
         self, delivery: Delivery, verdict: DeliveryVerdict | None, indexes: Sequence[int], now: int = 0
@@ -162,15 +164,33 @@ class IntervalIntake:
         self.pending.remove(receipt.held, count)
         if receipt.open == 0:
             del self.unfinished[receipt]
+            self._changed.pop(receipt, None)
             return True
-        if receipt.worth_reporting():
-            # Only blocked records are left. The delivery's other records no longer hold the watermark.
-            held = min(delivery.timestamps[index] for index in receipt.blocked)
+        self._changed[receipt] = None
+        return False
+
+    def set_aside(self, receipt: DeliveryReceipt, index: int) -> None:
+        """A record waits with its blocked key from now on."""
+        receipt.blocked.add(index)
+        self._changed[receipt] = None
+
+    def narrowed(self) -> list[DeliveryReceipt]:
+        """The deliveries of which only blocked records are left, and whose progress is worth reporting to their sender.
+
+        Their other records no longer hold the watermark. The caller reports them: another call does not name them.
+        """
+        if not self._changed:
+            return []
+        found = [receipt for receipt in self._changed if receipt.worth_reporting()]
+        self._changed = {}
+        for receipt in found:
+            receipt.answered = receipt.open
+            held = min(receipt.delivery.timestamps[index] for index in receipt.blocked)
             if held != receipt.held:
                 self.pending.remove(receipt.held, receipt.open)
                 self.pending.add(held, receipt.open)
                 receipt.held = held
-        return False
+        return found
 
 
 class KeySample:

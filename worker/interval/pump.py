@@ -106,8 +106,8 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         """Run the passes of the pump. Their order is fixed:
 
         1. Evict cells, once.
-        2. Repeat: advance the input watermark, load spilled timers, run hooks (``_run``), end queued weak commits,
-           commit.
+        2. Repeat: report progress, advance the input watermark, load spilled timers, run hooks (``_run``), end queued
+           weak commits, commit.
         3. Ask for spilled timers and rows, pass on what hooks left to do, and find the next deadline, once.
 
         Why the repetition ends: another round follows only for the reasons below. Each of them uses something up,
@@ -118,6 +118,7 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         - A commit began. A strong one, or one with timers, needs that nothing is in flight, so each event has one at
           most. A weak one consumes records.
         - The open commit has room again, because an append began. Or a request to release the interval was answered.
+        - Only blocked records of a delivery are left, fewer than its sender knows of. Records come by events only.
         - Several pieces of work of one key were undone (``again``). Each runs alone from then on. If it fails alone,
           the failure policy decides, and a retry waits for its time.
         """
@@ -125,6 +126,7 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         blocked_keys, clocks, spilled = self._blocked_keys, state.clocks, state.timers.spilled
         if state.cells.bytes_held > state.cells.limit_bytes:
             evict_cells(state.cells, scheduler.busy(), state.timers.next_of_key)
+        commits.report_progress(out)
         while True:
             clocks.advance(state.intake.pending.min())
             if spilled.parts:
@@ -139,7 +141,7 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
                 # store can be loaded now.
                 continue
             more = commits.try_commit(out) or checkpoints.releasing != releasing
-            more = more or (full and not commits.open_commit_full)
+            more = commits.report_progress(out) or more or (full and not commits.open_commit_full)
             if not more and (commits.open_commit_full or not blocked_keys.again):
                 # The current batch has no room in the open commit, or nothing is left to run. The ACK or append that
                 # makes room is an event of its own.

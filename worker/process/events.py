@@ -10,19 +10,16 @@ import asyncio
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from operator import attrgetter
 from time import perf_counter
 from typing import Any, Final
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakKeyDictionary
 
 from millwheel.coordination.contract import CoordinatorUnavailableError
 from millwheel.model.core_protocol import Core
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import SequencerRefusedError, StateStore, StoreUnavailableError
 from millwheel.store.repetition import CertainCalls
-from millwheel.worker.interval.hook_meter import BatchTime
 from millwheel.worker.log.messages import EndSubscription, LogAnswer, LogEffect, LogEvent, Publish, SubscriberEffect
 from millwheel.worker.messages import (
     Acknowledge,
@@ -47,25 +44,11 @@ from millwheel.worker.messages import (
 )
 from millwheel.worker.process.calls import CallingHost, HostCalls
 from millwheel.worker.process.opening import uncollected
+from millwheel.worker.process.run_queue import RunShare
 
-__all__ = ["EventHost", "HostedCore", "HostedEvent", "RunQueue", "RunShare", "refuse_not_owner", "steady_now"]
+__all__ = ["EventHost", "HostedCore", "HostedEvent", "refuse_not_owner", "steady_now"]
 
 log = logging.getLogger("millwheel.worker")
-
-_RUN_SECONDS: Final = 0.005
-"""How long the run queue runs before sockets and timers are served."""
-
-_SLICE_SECONDS: Final = 0.001
-"""How long one share of the run queue runs before the next one is chosen."""
-
-_BATCH_SECONDS: Final = 0.1
-"""How long a batch of hooks may take. The calls of clients and of other processes wait for it."""
-
-_SHARED_BATCH_SECONDS: Final = 0.01
-"""The same while other shares have work. It is still some ten times what a commit takes."""
-
-_SHARED_SECONDS: Final = 1.0
-"""How long batches stay so short after another share was served."""
 
 MAX_SLEEP_SECONDS: Final = 30.0
 """Maximum seconds until the wall clock is read again, however far away an alarm is. The clock may have been set
@@ -84,106 +67,6 @@ HostedCore = Core[Any, HostedEffect]
 def steady_now() -> int:
     """Microseconds since an arbitrary moment before this process began. This clock is never set."""
     return time.monotonic_ns() // 1_000
-
-
-class RunShare:
-    """The calls of one topology in a :class:`RunQueue`, first in, first out."""
-
-    def __init__(self, queue: RunQueue, weight: float) -> None:
-        self._queue = queue
-        self.weight = weight
-        """How much time it gets, beside the weights of the others that have work."""
-        self.used = 0.0
-        """The seconds that its calls took, divided by the weight. After idle time it begins at the others' value."""
-        self.calls: deque[tuple[Callable[[Any], None], Any]] = deque()
-        self.ready = False
-
-    def post(self, call: Callable[[Any], None], argument: Any) -> None:
-        """Run ``call(argument)`` soon, after everything that this share posted before."""
-        self.calls.append((call, argument))
-        if not self.ready:
-            self._queue.enter(self)
-
-
-class RunQueue:
-    """Runs posted calls on the event loop. A call that raises is logged, and the next one runs.
-
-    Cores of one process send to each other without a network. Posting instead of calling keeps the stack flat, and
-    lets every core run. The next calls are those of the share that has used the least time (start-time fair
-    queueing). So a topology with much work leaves the others their time, however many intervals it has.
-
-    Exceptions that end the process (SystemExit, KeyboardInterrupt) propagate to the loop. The rest runs if the loop
-    continues.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._ready: list[RunShare] = []
-        self._least = 0.0
-        """What the share that was served last had used. No share begins below it, so idle time is not saved up."""
-        self._shares: WeakValueDictionary[str, RunShare] = WeakValueDictionary()
-        self._scheduled = False
-        self.batch_time = BatchTime(_BATCH_SECONDS)
-        """How long a batch of hooks may take now."""
-        self._last: RunShare | None = None
-        self._shared_until = 0.0
-
-    def share(self, name: str, weight: float = 1.0) -> RunShare:
-        """The share of ``name``, now with ``weight``. It lasts as long as a host holds it."""
-        share = self._shares.get(name)
-        if share is None:
-            share = self._shares[name] = RunShare(self, weight)
-        if weight != share.weight:  # what it used beyond the others counts by the new weight, too
-            share.used = self._least + (share.used - self._least) * share.weight / weight
-            share.weight = weight
-        return share
-
-    def enter(self, share: RunShare) -> None:
-        """``share`` has calls again."""
-        share.ready = True
-        share.used = max(share.used, self._least)
-        self._ready.append(share)
-        if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._run)
-
-    def _run(self) -> None:
-        now = time.monotonic()
-        deadline = now + _RUN_SECONDS
-        try:
-            while self._ready and now < deadline:
-                share = min(self._ready, key=attrgetter("used"))
-                if share is not self._last:
-                    self._last, self._shared_until = share, now + _SHARED_SECONDS
-                    self.batch_time.seconds = _SHARED_BATCH_SECONDS
-                elif now > self._shared_until:
-                    self.batch_time.seconds = _BATCH_SECONDS
-                self._least, began = share.used, now
-                now = self._serve(share, now + _SLICE_SECONDS)
-                share.used += (now - began) / share.weight
-        finally:
-            if self._ready:
-                self._loop.call_soon(self._run)
-            else:
-                self._scheduled = False
-
-    def _serve(self, share: RunShare, until: float) -> float:
-        """Run calls of ``share`` until a time. Returns the time."""
-        calls, now = share.calls, until
-        while calls:
-            call, argument = calls.popleft()
-            try:
-                call(argument)
-            except (Exception, asyncio.CancelledError):
-                # This callback is not a task, so ``CancelledError`` has no owner and would stop the queue.
-                log.exception("a call of the run queue failed")
-            now = time.monotonic()
-            if now > until:
-                break
-        if not calls:
-            share.ready = False
-            self._ready.remove(share)
-        return now
 
 
 class EventHost(ABC):

@@ -32,8 +32,9 @@ from millwheel.worker.messages import (
     Started,
 )
 from millwheel.worker.process.calls import CallPeers, HostCalls
-from millwheel.worker.process.events import EventHost, HostedCore, HostedEvent, RunShare, refuse_not_owner
+from millwheel.worker.process.events import EventHost, HostedCore, HostedEvent, refuse_not_owner
 from millwheel.worker.process.opening import ReadAhead
+from millwheel.worker.process.run_queue import RunShare
 
 __all__ = ["CoreHost", "HostPeers", "RunningInterval"]
 

@@ -21,13 +21,13 @@ from millwheel.worker.log import LogCore
 from millwheel.worker.messages import Deposed
 from millwheel.worker.process.building import Builder, Built
 from millwheel.worker.process.destinations import CatalogRouting, HostChannel
-from millwheel.worker.process.events import RunQueue
 from millwheel.worker.process.hook_reports import HookReports
 from millwheel.worker.process.host import CoreHost, HostPeers
 from millwheel.worker.process.load import Metered
 from millwheel.worker.process.log_service import LogService
 from millwheel.worker.process.opening import ReadAhead
 from millwheel.worker.process.quotas import RecordQuotas, weight_of
+from millwheel.worker.process.run_queue import RunQueue
 from millwheel.worker.process.tallies import Place, Tallies
 from millwheel.worker.process.traced_core import with_traces
 from millwheel.worker.process.watermarks import ConnectAuthority

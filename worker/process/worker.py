@@ -21,7 +21,6 @@ from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.process.building import Builder
 from millwheel.worker.process.connector_metrics import ConnectorCollector
 from millwheel.worker.process.destinations import CatalogRouting, DeliverySender
-from millwheel.worker.process.events import RunQueue
 from millwheel.worker.process.follower import CatalogFollower
 from millwheel.worker.process.hook_reports import HookReports
 from millwheel.worker.process.host_peers import WorkerPeers
@@ -34,6 +33,7 @@ from millwheel.worker.process.notices import HostNotices
 from millwheel.worker.process.ownership import Ownership
 from millwheel.worker.process.programs import Programs
 from millwheel.worker.process.registration import Assignments, Registration
+from millwheel.worker.process.run_queue import RunQueue
 from millwheel.worker.process.services import WorkerServices
 from millwheel.worker.process.tallies import Tallies
 from millwheel.worker.process.tasks import BackgroundTasks

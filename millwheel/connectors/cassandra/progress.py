@@ -82,8 +82,8 @@ def _apart(found: TableProgress | None, place: SinkShard, batch: SinkBatch[Any],
     else:
         set_to = (
             f"UPDATE {table} SET run = {run}, number = {number}, id = '{after}' "
-            f"WHERE sink = '{place.sink}' AND shard = {place.shard} IF EXISTS"
-        )
+            f"WHERE sink = '{place.sink}' AND shard = {place.shard} IF run = {found.run} AND id = '{found.id}'"
+        )  # with what was found, so that it changes nothing if it is run twice, or after another batch
     go_on = f"Or go on, and what is missing or was set back stays so: {set_to}"
     if found is not None and found.run > place.run:
         return is_over(place, set_to)

@@ -12,6 +12,7 @@ from cassandra import ConsistencyLevel
 from millwheel.connectors.cassandra.errors import CassandraError
 from millwheel.connectors.handles import CALL_SECONDS
 from millwheel.errors import did_you_mean
+from millwheel.sdk.known_types import known
 from millwheel.store.cassandra.settings import ClusterSettings
 
 __all__ = ["CassandraAccess", "read_settings"]
@@ -34,6 +35,9 @@ class _File(msgspec.Struct):
     tls_key: str = ""
     consistency: Literal["quorum", "local_quorum", "each_quorum", "all"] = "quorum"
     timeout_seconds: float = 10.0
+
+
+known(_File)  # shards read the file on threads of their own
 
 
 class CassandraAccess(NamedTuple):

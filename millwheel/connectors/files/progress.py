@@ -15,7 +15,7 @@ from millwheel.connectors.files.layout import Layout
 from millwheel.connectors.progress import ShardProgress, follows, is_over, without_batch
 from millwheel.connectors.sink import SinkBatch, SinkShard
 
-__all__ = ["FOLDER", "FilesProgress", "file_name", "progress_path", "raised"]
+__all__ = ["FOLDER", "FilesProgress", "decode_progress", "file_name", "progress_path", "raised"]
 
 FOLDER: Final = "_millwheel"
 """The folder of what is no data. Programs that read a folder of data leave out what begins with ``_``."""
@@ -26,6 +26,10 @@ class FilesProgress(ShardProgress, frozen=True, omit_defaults=True):
 
     layout: Layout | None = None
     """Where its files are. None: an earlier version began it, or a person wrote the progress."""
+
+
+decode_progress: Final = msgspec.json.Decoder(FilesProgress).decode
+"""Made here, because shards decode theirs on threads of their own: see ``millwheel.sdk.known_types``."""
 
 
 def progress_path(place: SinkShard) -> str:

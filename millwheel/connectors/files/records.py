@@ -12,6 +12,7 @@ from msgspec import inspect
 
 from millwheel.connectors.files.parsing import FileFormat, LineError, LineParser
 from millwheel.sdk.errors import UsageError
+from millwheel.sdk.known_types import known
 from millwheel.sdk.typeinfo import describe_type, type_name
 
 __all__ = ["PARQUET", "LineReader", "PlaceFields", "RecordType", "format_of"]
@@ -139,7 +140,7 @@ class LineReader:
         self._parser = LineParser(FileFormat(form), None, 0, header, text=record_type.type is str)
         self._json: msgspec.json.Decoder[Any] | None = None
         if form == FileFormat.JSONL and columns == PlaceFields():
-            self._json = msgspec.json.Decoder(record_type.type)
+            self._json = msgspec.json.Decoder(known(record_type.type))
         self._csv = form == FileFormat.CSV
         self._lines = form == FileFormat.LINES
         self._empty = {name: _empty_cell(one.type) for name, one in (record_type.fields or {}).items()}

@@ -14,7 +14,7 @@ from millwheel.connectors.files.encoding import encoder_of
 from millwheel.connectors.files.errors import FilesError
 from millwheel.connectors.files.layout import TIMES, Layout
 from millwheel.connectors.files.places import Root, parse_root
-from millwheel.connectors.files.progress import FilesProgress, file_name, progress_path, raised
+from millwheel.connectors.files.progress import FilesProgress, decode_progress, file_name, progress_path, raised
 from millwheel.connectors.files.storage import Storage, Stored, storage_of
 from millwheel.connectors.sink import Sink, SinkBatch, SinkShard, SinkWriter
 from millwheel.sdk.errors import UsageError
@@ -128,7 +128,7 @@ class _FilesWriter(SinkWriter[T]):
 
     def _decoded(self, content: bytes) -> FilesProgress:
         try:
-            return msgspec.json.decode(content, type=FilesProgress)
+            return decode_progress(content)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise FilesError(
                 f"{self._storage.name(self._path)} is no progress of a sink ({error}): put its former content back, or "

@@ -14,6 +14,7 @@ from millwheel.connectors.kafka.clients import KafkaError
 from millwheel.connectors.kafka.formats import Parse, RegistryValues
 from millwheel.connectors.kafka.registry import RegisteredSchema
 from millwheel.sdk.errors import UsageError
+from millwheel.sdk.known_types import known
 
 __all__ = ["AvroValues"]
 
@@ -85,7 +86,7 @@ class AvroValues(RegistryValues[T]):
 
     def __init__(self, kind: type[T], schema: str | None) -> None:
         try:
-            msgspec.json.Decoder(kind)
+            known(kind)
         except TypeError as error:
             raise UsageError(f"nothing can be read as {kind!r}: {error}") from error
         self._kind: Any = kind

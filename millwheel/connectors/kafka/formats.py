@@ -14,6 +14,7 @@ import msgspec
 from millwheel.connectors.kafka.clients import KafkaError
 from millwheel.connectors.kafka.registry import RegisteredSchema, RegistryAccess, UnknownSchemaError
 from millwheel.sdk.errors import UsageError
+from millwheel.sdk.known_types import known
 
 __all__ = ["KEPT_SCHEMAS", "UNKNOWN_SECONDS", "JsonValues", "RegistryFormat", "RegistryValues", "UnknownIds"]
 
@@ -196,7 +197,7 @@ class JsonValues(RegistryValues[T]):
 
     def __init__(self, kind: type[T], schema: str | None) -> None:
         try:
-            self._parse: Parse[T] = msgspec.json.Decoder(kind).decode
+            self._parse: Parse[T] = msgspec.json.Decoder(known(kind)).decode
         except TypeError as error:
             raise UsageError(f"no JSON can be read as {kind!r}: {error}") from error
         self._kind: Any = kind

@@ -6,12 +6,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from millwheel.connectors.kafka.asking import Asker
 from millwheel.connectors.kafka.beginnings import PlainStart, offset_at, offset_since
 from millwheel.connectors.kafka.clients import ANSWER_SECONDS, Access, KafkaClient, KafkaError, is_moving, library
-from millwheel.connectors.kafka.records import event_time, message_bytes
+from millwheel.connectors.kafka.records import ParsedValue, event_time, message_bytes
 from millwheel.connectors.source import BadRecord, Read, SplitReader
 from millwheel.connectors.threads import CallThread
 from millwheel.model.time import Timestamp, format_timestamp
@@ -176,10 +177,31 @@ class PartitionReader(SplitReader[T, int], Generic[T]):
     def _read(self) -> tuple[list[tuple[T | BadRecord, Timestamp | None]], list[int]]:
         """Return the next records, and the offset of each."""
         self._fetch()
+        most = min(self.most_records, _MOST_RECORDS)
+        found = self._read_all(most) or self._read_each(most)
+        place = library().TopicPartition(*self._place)
+        self._high = max(self._high, self._handle.get_watermark_offsets(place, cached=True)[1])
+        return found
+
+    def _read_all(self, most: int) -> tuple[list[tuple[T | BadRecord, Timestamp | None]], list[int]] | None:
+        """Read what waits at once. None: nothing is read, because nothing waits, or something needs more than that."""
+        messages = list(islice(self._waiting, most))
+        read_as = self._read_as
+        if not messages or not isinstance(read_as, ParsedValue):
+            return None
+        found = read_as.read_all(messages, _MOST_BYTES)
+        if found is None:
+            return None
+        for _ in messages:
+            self._waiting.popleft()
+        offsets = [message.offset() or 0 for message in messages]
+        self._position = offsets[-1] + 1
+        return found, offsets
+
+    def _read_each(self, most: int) -> tuple[list[tuple[T | BadRecord, Timestamp | None]], list[int]]:
         records: list[tuple[T | BadRecord, Timestamp | None]] = []
         offsets: list[int] = []
         size, end = 0, time.monotonic() + _LONGEST_READ
-        most = min(self.most_records, _MOST_RECORDS)
         while self._waiting and len(records) < most and size < _MOST_BYTES and time.monotonic() < end:
             message = self._waiting.popleft()
             if message.error() is not None:
@@ -190,8 +212,6 @@ class PartitionReader(SplitReader[T, int], Generic[T]):
             offsets.append(offset)
             size += message_bytes(message)
             self._position = offset + 1
-        place = library().TopicPartition(*self._place)
-        self._high = max(self._high, self._handle.get_watermark_offsets(place, cached=True)[1])
         return records, offsets
 
     def _fetch(self) -> None:

@@ -20,6 +20,9 @@ __all__ = ["NO_PROGRESS", "check_ended", "comes_next", "ensure_topic", "newest_p
 NO_PROGRESS: Final = ShardProgress(0, 0, "")
 """That of a shard of which nothing is written."""
 
+_decode: Final = msgspec.json.Decoder(ShardProgress).decode
+"""Made here, because shards decode theirs on threads of their own: see ``millwheel.sdk.known_types``."""
+
 _LOOK_BACK: Final = 64
 """How many offsets before the end are read at first. A commit takes two, and so does an aborted attempt."""
 
@@ -127,7 +130,7 @@ def newest_progress(access: Access, topic: str, shard: int) -> ShardProgress:
             found = _last_between(consumer, topic, shard, first, high)
         if found is not None:
             try:
-                return msgspec.json.decode(found, type=ShardProgress)
+                return _decode(found)
             except msgspec.MsgspecError as error:
                 raise KafkaError(
                     f"topic {topic!r}, partition {shard}: the newest record is no progress: {error}"
@@ -137,7 +140,8 @@ def newest_progress(access: Access, topic: str, shard: int) -> ShardProgress:
 
 @contextmanager
 def _consumer(access: Access) -> Iterator[KafkaClient]:
-    consumer = access.consumer()
+    # It reads to the end of a partition. By default, a broker waits half a second there before it says so.
+    consumer = access.consumer(**{"fetch.wait.max.ms": 10})
     try:
         yield consumer
     finally:

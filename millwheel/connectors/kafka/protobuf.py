@@ -16,6 +16,7 @@ from millwheel.connectors.kafka.protobuf_text import proto_text
 from millwheel.connectors.kafka.protobuf_types import MessageShapes
 from millwheel.connectors.kafka.registry import RegisteredSchema, RegistryAccess
 from millwheel.sdk.errors import UsageError
+from millwheel.sdk.known_types import known
 
 __all__ = ["ProtobufValues"]
 
@@ -183,7 +184,7 @@ def _message_class(kind: Any) -> type[Message]:
 
 def _shapes(kind: Any, message: type[Message]) -> MessageShapes:
     try:
-        msgspec.json.Decoder(kind)
+        known(kind)
         shapes = MessageShapes(kind, message.DESCRIPTOR)
     except TypeError as error:
         raise UsageError(f"nothing can be read as {kind!r}: {error}") from error

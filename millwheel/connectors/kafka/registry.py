@@ -59,10 +59,23 @@ class RegisteredSchema(msgspec.Struct, frozen=True):
     references: list[Any] | None = None
 
 
+class _Id(msgspec.Struct):
+    """The answer to a schema."""
+
+    id: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
+    """A record has it in four bytes."""
+
+
 class _Version(msgspec.Struct):
     """The answer to a schema that is looked up."""
 
     version: int
+
+
+_SCHEMAS: Final = msgspec.json.Decoder(RegisteredSchema)
+_IDS: Final = msgspec.json.Decoder(_Id)
+_VERSIONS: Final = msgspec.json.Decoder(_Version)
+"""Made here, because threads decode answers: see ``millwheel.sdk.known_types``."""
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -108,7 +121,7 @@ class RegistryAccess:
         answer = self._call("GET", f"/schemas/ids/{number}")
         if answer.status == 404 and answer.refusal()[0] == _NO_SCHEMA:
             raise UnknownSchemaError(f"the schema registry has no schema with the id {number}")
-        return self._understood(answer, f"schema {number}", RegisteredSchema)
+        return self._understood(answer, f"schema {number}", _SCHEMAS)
 
     def id_of(self, subject: str, schema: RegisteredSchema, *, register: bool) -> int:
         """The id of a schema of a subject. It blocks for up to ``ANSWER_SECONDS``.
@@ -135,7 +148,7 @@ class RegistryAccess:
                 f"{what}: the schema registry does not have the schema of the sink: {text}. Register it, or let the "
                 "sink do so by register=True"
             )
-        return self._understood(answer, what, _Id).id
+        return self._understood(answer, what, _IDS).id
 
     def version_of(self, subject: str, schema: RegisteredSchema, *, register: bool) -> int:
         """The version of a schema within its subject, by which others refer to it. See :meth:`id_of`.
@@ -152,13 +165,13 @@ class RegistryAccess:
                 f"subject {subject!r}: {self._place()} does not have the schema yet that another server of the "
                 "registry has taken; it is asked again, and nothing is lost"
             )
-        return self._understood(answer, f"subject {subject!r}", _Version).version
+        return self._understood(answer, f"subject {subject!r}", _VERSIONS).version
 
-    def _understood(self, answer: _Answer, what: str, kind: type[T]) -> T:
+    def _understood(self, answer: _Answer, what: str, decoder: msgspec.json.Decoder[T]) -> T:
         """What the answer says. Raises KafkaError for any other answer than that."""
         if answer.status == 200:
             try:
-                return msgspec.json.decode(answer.body, type=kind)
+                return decoder.decode(answer.body)
             except _UNREADABLE as error:
                 raise KafkaError(f"{what}: {self._place()} does not answer as a schema registry: {error}") from error
         _, text = answer.refusal()
@@ -236,13 +249,6 @@ class RegistryAccess:
             raise KafkaError(
                 f"{self._place()} cannot be reached ({_reason(error)}); it is asked again, and nothing is lost"
             ) from error
-
-
-class _Id(msgspec.Struct):
-    """The answer to a schema."""
-
-    id: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
-    """A record has it in four bytes."""
 
 
 class _Lookups(ThreadPoolExecutor):

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from millwheel.sdk.errors import UsageError
+from millwheel.sdk.known_types import known
 
 __all__ = ["MqttMessage", "reads_as"]
 
@@ -39,7 +40,7 @@ def reads_as(kind: Any, decode: Callable[[MqttMessage], Any] | None) -> Callable
     if kind is bytes:
         return lambda message: message.payload
     try:
-        parse = msgspec.json.Decoder(kind).decode
+        parse = msgspec.json.Decoder(known(kind)).decode
     except TypeError as error:
         raise UsageError(f"no JSON can be read as {kind!r}: {error}. Give decode=FUNCTION") from error
     return lambda message: parse(message.payload)

@@ -10,6 +10,7 @@ from msgspec import inspect
 
 from millwheel.model.time import Timestamp
 from millwheel.sdk.errors import UsageError
+from millwheel.sdk.known_types import known
 
 __all__ = ["RedisEntry", "Word", "as_word", "event_time", "fields_of", "reads_as", "shown"]
 
@@ -60,17 +61,17 @@ def reads_as(kind: Any, field: str | None, decode: Callable[[RedisEntry], Any] |
         return lambda entry: entry
     try:
         if field is not None:
-            parse = msgspec.json.Decoder(kind).decode
+            parse = msgspec.json.Decoder(known(kind)).decode
             return lambda entry: parse(_field(entry, field))
-        known = inspect.type_info(kind)
+        described = inspect.type_info(known(kind))
     except TypeError as error:
         raise UsageError(f"no entry of Redis can be read as {kind!r}: {error}. Give decode=FUNCTION") from error
-    if not isinstance(known, _WITH_FIELDS):
+    if not isinstance(described, _WITH_FIELDS):
         raise UsageError(
             f"an entry of Redis has fields, and {kind!r} has none. Name the field with its JSON, by json=, or give "
             "decode=FUNCTION"
         )
-    nested = frozenset(one.encode_name for one in known.fields if _is_nested(one.type))
+    nested = frozenset(one.encode_name for one in described.fields if _is_nested(one.type))
     return lambda entry: _convert(entry, kind, nested)
 
 

@@ -163,7 +163,7 @@ class Journals:
         statement, values = self._bind_append(journal, append, value)
 
         async def attempt(repeated: bool) -> None:
-            answer = await self._session.execute(statement, values)
+            answer = await self._session.append(statement, values)
             held = _held(journal, answer)
             if held is None:
                 return

@@ -7,7 +7,7 @@ import random
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 from cassandra import ConsistencyLevel, ProtocolVersion, UnresolvableContactPoints
 from cassandra.auth import PlainTextAuthProvider
@@ -24,6 +24,7 @@ from cassandra.query import PreparedStatement, tuple_factory
 
 from millwheel.model.backoff import Backoff
 from millwheel.store.cassandra.answer import QueryResult, Row
+from millwheel.store.cassandra.append_connections import AppendConnections
 from millwheel.store.cassandra.connection import close_connection
 from millwheel.store.cassandra.failures import StoreSettingsError
 from millwheel.store.cassandra.settings import ClusterSettings
@@ -116,6 +117,7 @@ class CassandraSession:
         self._settings = settings
         self._cluster = cluster
         self._driver = session
+        self._append_connections: AppendConnections | None = None
         self._gate = asyncio.Semaphore(settings.concurrent_writes)
         self._passed = _now()
         """When a request last passed the gate."""
@@ -125,6 +127,22 @@ class CassandraSession:
         self._down_since: dict[str, float] = {}
         """Since when each node that does not answer has been seen not to."""
         self._closed = False
+
+    async def open_append_connections(self) -> None:
+        """Send appends on connections of their own from now on, where there are some."""
+        self._append_connections = AppendConnections(self._settings, self._cluster)
+        await self._append_connections.open()
+
+    async def append(self, statement: PreparedStatement, values: Sequence[object]) -> list[Row]:
+        """Send an append at once, on a connection of its own or by the driver. Return the answer's rows."""
+        own = None if self._closed else self._append_connections
+        answer = None if own is None else own.send(statement, values)
+        if answer is None:
+            return await self.execute(statement, values)
+        try:
+            return await answer
+        except Exception as error:
+            self._raise(error)
 
     async def execute(self, statement: PreparedStatement, values: Sequence[object]) -> list[Row]:
         """Send at once. Return the rows of all pages of the answer."""
@@ -179,7 +197,9 @@ class CassandraSession:
         """Fail all outstanding requests, and disconnect."""
         self._closed = True
         for answer in self._outstanding:
-            answer.end(StoreUnavailableError("the session was closed before Cassandra answered"))
+            answer.end(_closed_early())
+        if self._append_connections is not None:
+            await self._append_connections.close(_closed_early())
         await asyncio.to_thread(self._cluster.shutdown)
         await close_connection(self._cluster.connection_class)
 
@@ -192,17 +212,25 @@ class CassandraSession:
         try:
             answer.follow(self._driver.execute_async(statement, timeout=timeout))
             return await answer
-        except StoreError:
-            raise
         except Exception as error:
-            failure = self._settings.failure_of(error)
-            if isinstance(failure, StoreSettingsError):
-                # The session opened with these settings: they were right. Cassandra has changed, or a node is behind.
-                failure = StoreUnavailableError(f"{failure}. It is tried again until it answers.")
-            raise failure from error
+            self._raise(error)
         finally:
             self._outstanding.discard(answer)
             answer.leave()
+
+    def _raise(self, error: Exception) -> NoReturn:
+        """Raise the contract's error for an error of the driver."""
+        if isinstance(error, StoreError):
+            raise error
+        failure = self._settings.failure_of(error)
+        if isinstance(failure, StoreSettingsError):
+            # The session opened with these settings: they were right. Cassandra has changed, or a node is behind.
+            failure = StoreUnavailableError(f"{failure}. It is tried again until it answers.")
+        raise failure from error
+
+
+def _closed_early() -> StoreUnavailableError:
+    return StoreUnavailableError("the session was closed before Cassandra answered")
 
 
 def _now() -> float:

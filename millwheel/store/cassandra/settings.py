@@ -105,11 +105,13 @@ class CassandraSettings(ClusterSettings):
     - ``write_consistency``: the replicas that must have a write before it is acknowledged. ``quorum``: a quorum of all.
       ``each_quorum``: a quorum in each data centre, so that the loss of one data centre loses no data. ``all``: all of
       them. Reads always use QUORUM, and conditions use SERIAL. Weaker levels would not keep two owners apart (G3).
+    - ``direct_appends``: send appends on connections of their own. Else the driver sends them, as all other requests.
     - ``state_buckets``: partitions for the rows of one computation. It takes effect only when the keyspace is made.
     """
 
     replication: str = "1"
     write_consistency: str = "quorum"
+    direct_appends: bool = True
     state_buckets: int = DEFAULT_STATE_BUCKETS
 
     def __post_init__(self) -> None:

@@ -53,6 +53,12 @@ class CassandraStore:
         session, (buckets, kinds) = await open_session(settings, partial(_prepared, settings))
         for statements in kinds:
             writing_at(statements, settings.write_level)
+        if settings.direct_appends:
+            try:
+                await session.open_append_connections()
+            except BaseException:
+                await session.close()
+                raise
         journals, parts = Journals(session, kinds[0]), Parts(session, kinds[1])
         store = cls(session, journals, parts, States(session, kinds[2], buckets, settings.write_level))
         if store._at_loop_end is not None:

@@ -8,7 +8,8 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from cassandra.cluster import Cluster
+from cassandra.cluster import Cluster, Session
+from cassandra.query import BoundStatement
 
 from millwheel.store.cassandra import CassandraSettings, CassandraStore
 from millwheel.store.cassandra.session import connect
@@ -64,3 +65,18 @@ def driver(settings: CassandraSettings) -> Iterator[Any]:
 def name() -> str:
     """A name that was never used: of a journal, a computation, a keyspace, a role."""
     return f"t{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def by_driver(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The appends that the driver was given to send. It sends them all the same."""
+    found: list[object] = []
+    execute = Session.execute_async
+
+    def watched(session: Session, query: object, *arguments: Any, **named: Any) -> Any:
+        if isinstance(query, BoundStatement) and "IF sequencer = ?" in query.prepared_statement.query_string:
+            found.append(query)
+        return execute(session, query, *arguments, **named)
+
+    monkeypatch.setattr(Session, "execute_async", watched)
+    return found

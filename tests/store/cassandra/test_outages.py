@@ -29,6 +29,8 @@ from tests.store.cassandra.conftest import OpenStore
 
 Result = TypeVar("Result")
 
+by_either_way = pytest.mark.parametrize("direct_appends", [True, False], ids=["direct", "driver"])
+
 
 async def until_available(call: Callable[[], Awaitable[Result]]) -> Result:
     """Repeat a call until the store answers it."""
@@ -116,11 +118,13 @@ class _Owner:
         await self._task
 
 
+@by_either_way
 @pytest.mark.guarantee("G2")
 async def test_each_append_takes_effect_once_through_cassandras_kills(
-    settings: CassandraSettings, store: CassandraStore, name: str, open_store: OpenStore
+    settings: CassandraSettings, store: CassandraStore, name: str, open_store: OpenStore, direct_appends: bool
 ) -> None:
     (node,) = cassandra().nodes
+    settings = replace(settings, direct_appends=direct_appends)
     await store.create_journal(name)
     await store.fence(name, 5)
     owner = _Owner(await open_store(replace(settings, timeout_seconds=0.4)), name)
@@ -145,15 +149,16 @@ async def test_each_append_takes_effect_once_through_cassandras_kills(
     assert await reader.read_entries(name, 1, commits) == [b"entry %d" % commit for commit in range(1, commits + 1)]
 
 
+@by_either_way
 @pytest.mark.guarantee("G3", section="6.2")
 async def test_a_zombies_delayed_write_is_refused_when_it_arrives(
-    settings: CassandraSettings, store: CassandraStore, name: str, open_store: OpenStore
+    settings: CassandraSettings, store: CassandraStore, name: str, open_store: OpenStore, direct_appends: bool
 ) -> None:
     """A suspended node holds the zombie's append together with its successor's fence."""
     (node,) = cassandra().nodes
-    zombie = await open_store(replace(settings, timeout_seconds=0.3))
+    zombie = await open_store(replace(settings, timeout_seconds=0.3, direct_appends=direct_appends))
     await store.create_journal(name)
-    await zombie.fence(name, 5)
+    await store.fence(name, 5)
     node.pause()
     try:
         with pytest.raises(StoreUnavailableError, match=r"store|Cassandra"):

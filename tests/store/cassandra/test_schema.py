@@ -15,6 +15,7 @@ from millwheel.store.cassandra import CassandraSettings, CassandraStore, StoreSe
 from millwheel.store.cassandra.failures import is_unknown
 from millwheel.store.cassandra.schema import MIGRATIONS, prepare_keyspace, until_known
 from millwheel.store.contract import Append, StoreUnavailableError
+from tests.patience import patience
 from tests.store.cassandra.conftest import OpenStore
 
 
@@ -183,7 +184,7 @@ async def test_a_read_only_role_learns_what_it_needs_and_goes_on(
     driver.execute(f"GRANT SELECT ON KEYSPACE {settings.keyspace} TO {name}")
     await store.create_journal(name)
     await store.fence(name, 1)
-    reader = await open_store(replace(settings, username=name, password="p", timeout_seconds=0.5))
+    reader = await open_store(replace(settings, username=name, password="p", timeout_seconds=patience(0.25)))
     assert (await reader.read_head(name)).sequencer == 1
     append = Append(1, 1, 0, (), b"entry")
     with pytest.raises(StoreUnavailableError, match=rf"GRANT SELECT, MODIFY ON KEYSPACE {settings.keyspace}"):

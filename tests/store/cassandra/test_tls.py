@@ -27,7 +27,9 @@ async def behind_tls(settings: CassandraSettings) -> AsyncIterator[CassandraSett
         yield replace(settings, contact_points=(proxy.address,), tls_ca=CERTIFICATES / "one-ca.pem")
 
 
-async def test_a_store_is_reached_through_tls(behind_tls: CassandraSettings, name: str, open_store: OpenStore) -> None:
+async def test_a_store_is_reached_through_tls(
+    behind_tls: CassandraSettings, name: str, open_store: OpenStore, by_driver: list[object]
+) -> None:
     store = await open_store(behind_tls)
     try:
         await store.create_journal(name)
@@ -35,6 +37,7 @@ async def test_a_store_is_reached_through_tls(behind_tls: CassandraSettings, nam
         entry = bytes(range(256)) * 4_096
         await store.append(name, Append(1, 1, 0, (), entry))
         assert await store.read_entries(name, 1, 1) == [entry]
+        assert by_driver == []
     finally:
         await store.close()
 

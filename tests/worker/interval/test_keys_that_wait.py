@@ -11,7 +11,18 @@ import millwheel as mw
 from millwheel.model.time import Timestamp, seconds
 from millwheel.store.contract import StateRow
 from millwheel.worker.interval import IntervalSettings
-from millwheel.worker.messages import AsyncHook, GiveUp, HookFailed, HookFinished, ReadStates, StatesRead, Tick
+from millwheel.worker.messages import (
+    Acknowledge,
+    Acknowledged,
+    AsyncHook,
+    GiveUp,
+    HookFailed,
+    HookFinished,
+    ReadStates,
+    SendDelivery,
+    StatesRead,
+    Tick,
+)
 from tests.worker.interval.driver import IntervalDriver
 
 
@@ -50,6 +61,23 @@ def test_records_behind_a_failed_one_wait_also_during_its_retry() -> None:
     driver.deliver(("k", "third", 3))
     driver.commit_all()
     assert driver.sent() == [("bad", 1), ("bad,second", 2), ("bad,second,third", 3)]
+
+
+@pytest.mark.guarantee("G8", section="4.1")
+def test_progress_is_reported_if_the_last_record_fails_later() -> None:
+    """The others were not reported, and held the watermark, until the record that failed had been committed."""
+    small = IntervalSettings(batch_records=1, outbox_records=1)
+    driver = IntervalDriver(Log(), settings=small, on_failure=mw.retry(initial=seconds(1)))
+    delivery = driver.deliver(("k", "", 2), ("bad", "bad", 50))
+    driver.commit_all()
+    assert not driver.take(HookFailed), "the outbox is full, so the record waits in the queue"
+    for send in driver.take(SendDelivery):
+        driver.handle(Acknowledged(send.delivery.token))
+    assert len(driver.take(HookFailed)) == 1
+    (answer,) = (one for one in driver.take(Acknowledge) if one.delivery is delivery)
+    assert answer.remaining == [1]
+    driver.watermark(100)
+    assert driver.output == 50
 
 
 @pytest.mark.guarantee("G13")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -331,12 +332,16 @@ def test_a_hook_that_is_undone_has_nothing_added_behind_it(deliveries: Any, batc
 
 
 @pytest.mark.guarantee("G15", section="6.1.1")
-def test_a_record_waits_if_the_state_before_it_is_not_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_waits_if_the_state_before_it_is_not_sealed() -> None:
+    def fails(value: Any) -> bytes:
+        raise ValueError("no state")
+
     driver = _amid_a_batch([("a", "", 12), ("a", "", 22)])
-    with monkeypatch.context() as patched:
-        patched.setattr("millwheel.worker.interval.commits.sealing.MAX_STATE_BYTES", 1)
-        driver.commit_all()
+    program = driver.state.program
+    driver.state.program = replace(program, state=replace(program.state, encode=fails, plain=None))
+    driver.commit_all()
     assert _counts(driver) == [1, 1]
+    driver.state.program = program
     later(driver)
     driver.commit_all()
     assert _counts(driver) == [2, 2]
@@ -397,6 +402,9 @@ def test_a_key_with_a_state_and_panes_counts_once() -> None:
     driver.commit_all()
     assert panes(driver).keys() == {("a", 30), ("b", 30), ("b", 40)}
     assert driver.state.cached_keys == 2
+    driver.deliver(("c", "", 1))
+    driver.commit_all()
+    assert driver.state.cached_keys == 3, "two have a state, and another one a pane alone"
 
 
 @pytest.mark.guarantee("G13", section="4.6")

@@ -36,9 +36,10 @@ from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.log import LogConfig, LogCore, LogSettings
 from millwheel.worker.log.sessions import SubscriberSession
 from millwheel.worker.messages import AcceptSequencer, Delivery, GroupWatermarks
-from millwheel.worker.process.events import RunQueue, steady_now
+from millwheel.worker.process.events import steady_now
 from millwheel.worker.process.host import CoreHost
 from millwheel.worker.process.log_service import LogService
+from millwheel.worker.process.run_queue import RunQueue
 from tests.kept import kept
 from tests.patience import patience, until
 from tests.worker import doubles

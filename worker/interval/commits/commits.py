@@ -189,13 +189,18 @@ class CommitPipeline:
             latency.add((now - receipt.since) / 1e6, len(indexes))
             if settle(receipt, indexes):
                 out.append(Acknowledge(receipt.delivery, DeliveryOutcome.DELIVERY_OUTCOME_ACKED, receipt.excluded))
-        for receipt in dict.fromkeys(receipt for receipt, _ in sealed.consumed):
-            if receipt.open and receipt.worth_reporting():
-                # The remaining records wait for their keys. Report the others, so that the sender can drop them.
-                receipt.answered = receipt.open
-                remaining = sorted({*receipt.blocked, *receipt.excluded})
-                out.append(Acknowledge(receipt.delivery, DeliveryOutcome.DELIVERY_OUTCOME_ACKED, remaining))
         return out
+
+    def report_progress(self, out: list[IntervalEffect]) -> bool:
+        """Name the records that wait with their keys, so that the sender can drop the others. Returns whether it did.
+
+        They may be set aside when the others are committed, or later.
+        """
+        narrowed = self._intake.narrowed()
+        for receipt in narrowed:
+            remaining = sorted({*receipt.blocked, *receipt.excluded})
+            out.append(Acknowledge(receipt.delivery, DeliveryOutcome.DELIVERY_OUTCOME_ACKED, remaining))
+        return bool(narrowed)
 
     # Sending.
 

@@ -55,6 +55,7 @@ class BlockedKeys:
         self.failures = Failures(state)
         self._setup: IntervalSetup = state
         self._clocks = state.clocks
+        self._intake = state.intake
         self._timers = state.timers
         self._blocked = state.blocked
         self._cells = state.cells
@@ -319,7 +320,7 @@ class BlockedKeys:
         self.runner.batch.contexts.pop(key, None)
         self._blocked.block(key, Wait.HOOK)
         if isinstance(item, RecordItem):
-            item.receipt.blocked.add(item.record)
+            self._intake.set_aside(item.receipt, item.record)
         self.running.start(key, context, item, coroutine)
         self.runner.async_running += 1
 

@@ -241,7 +241,8 @@ class PaneTable:
         import numpy as np
 
         index = self.index
-        if len(index.keys) > _MOST_SPARE and len(index.keys) > _MOST_SPARE + self.most_keys:
+        spare = len(index.keys) - _MOST_SPARE
+        if spare > 0 and spare > max((len(window.rows) for window in self.windows.values()), default=0):
             index.empty()
         some = isinstance(indexes, range) and indexes.step == 1
         numbers = index.numbers_of(
@@ -257,9 +258,9 @@ class PaneTable:
         return sum(len(window.rows) for window in self.windows.values())
 
     @property
-    def most_keys(self) -> int:
-        """The number of keys of the window with most of them: about how many keys have panes."""
-        return max((len(window.rows) for window in self.windows.values()), default=0)
+    def largest(self) -> WindowPanes | None:
+        """The window with the most panes. None: there are no panes."""
+        return max((one for one in self.windows.values() if one.rows), key=lambda one: len(one.rows), default=None)
 
     @property
     def first_end(self) -> int | None:
