@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, overload
-
-if TYPE_CHECKING:
-    from millwheel.rpc.columns import RecordColumns
+from typing import Any, Final, overload
 
 __all__ = ["ColumnKeys", "bytes_in", "key_types", "longest_in", "numpy_here"]
 
@@ -16,11 +13,11 @@ _SINGLE_READS: Final = 32
 
 
 class ColumnKeys(Sequence[bytes]):
-    """The keys of records that are columns. ``records``: these records."""
+    """The keys of records that are columns. ``records``: these records, as ``RecordColumns``, which make their keys."""
 
     __slots__ = ("_list", "_reads", "column", "records")
 
-    def __init__(self, records: RecordColumns) -> None:
+    def __init__(self, records: Any) -> None:
         self.records = records
         self.column: Any = records.batch.column(records.key) if records.key else None
         """Texts or bytes. None: all keys are empty."""
