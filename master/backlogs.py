@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
+from millwheel.master.event_log import readable_events
 from millwheel.master.health_problems import health_problem
 from millwheel.master.load_book import LoadBook
+from millwheel.master.missing_workers import missing_text, missing_workers
+from millwheel.master.trends import Pace, time_left
 from millwheel.master.views import names_of
 from millwheel.model.catalog import Catalog
 from millwheel.model.incarnation import IncarnationId
-from millwheel.model.time import Duration, format_duration, seconds
+from millwheel.model.time import Duration, Timestamp, format_duration, seconds
 from millwheel.model.wording import counted, named
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import cluster_pb2 as cluster
@@ -22,10 +26,16 @@ _BEHIND_AFTER_SECONDS: Final = 60.0
 """A computation is behind if its oldest work has waited so long. It is the limit of the alert MillwheelWorkStuck."""
 _BUSY: Final = 0.8
 """In cores: a process that works so much of its time has no time left, because it also reads and writes."""
+_STALLED: Final = 0.3
+"""A process that does not get to run for this share of the time lacks a CPU."""
+_SOON_SECONDS: Final = 3600.0
+"""A backlog that takes longer to catch up may need an action."""
+_RECENT: Final = seconds(60)
+"""So long after a change of intervals, nothing is said of how it goes on."""
 
 
 def backlog_problems(
-    known: Catalog, book: LoadBook, explained: Collection[tuple[str, str]]
+    known: Catalog, book: LoadBook, explained: Collection[tuple[str, str]], now: Timestamp
 ) -> Iterator[cluster.HealthProblem]:
     """Yield a problem for each computation whose queue is long, with a remedy.
 
@@ -35,16 +45,28 @@ def backlog_problems(
         known: The catalog. Reports of earlier owners do not count.
         book: The workers' reports.
         explained: Computations with another problem that explains it, such as a hot key. They are left out.
+        now: The wall time.
     """
-    busy = {name: sum(one.busy for one in report.load.intervals) for name, report in book.workers.items()}
+    missing = missing_workers(readable_events(known.events), known.workers, now)
+    changed = _recent_changes(known, now)
     for incarnation, place in sorted(names_of(known).items(), key=lambda pair: pair[1]):
         if place in explained:
             continue
-        behind = [(one, load) for one, load in _waiting(known, book, incarnation) if _is_behind(load)]
+        waiting = _waiting(known, book, incarnation)
+        behind = [one for one, load in waiting if _is_behind(load)]
         if behind:
-            owners = sorted({one.owner.worker_id for one, _ in behind})
-            text = _text("/".join(place), [load for _, load in behind], owners, busy)
-            yield health_problem(text, "MillwheelWorkStuck", *place)
+            reports = [report for one in behind if (report := book.report_of(one)) is not None]
+            paces = [pace for report in reports if (pace := report.pace) is not None]
+            come = [report.come for report in reports]
+            backlog = _Backlog(
+                "/".join(place),
+                [load for _, load in waiting if _is_behind(load)],
+                sorted({one.owner.worker_id for one in behind}),
+                paces if len(paces) == len(behind) else None,
+                sum(one for one in come if one is not None) if None not in come else None,
+                place in changed,
+            )
+            yield health_problem(backlog.text(book, missing), "MillwheelWorkStuck", *place)
 
 
 def interval_backlog(known: Catalog, book: LoadBook, incarnation: IncarnationId, journal: str) -> str:
@@ -69,26 +91,87 @@ def _is_behind(load: inspection.IntervalLoad) -> bool:
     return load.system_lag_seconds > _BEHIND_AFTER_SECONDS
 
 
-def _text(name: str, loads: list[inspection.IntervalLoad], owners: list[str], busy: dict[str, float]) -> str:
-    waited = format_duration(Duration(seconds(max(load.system_lag_seconds for load in loads))))
-    queued = counted(sum(load.queued_records for load in loads), "record")
-    rate = sum(load.records_per_second for load in loads)
-    where = named(owners)
-    if all(busy.get(owner, 0.0) >= _BUSY for owner in owners):
+@dataclass(frozen=True, slots=True)
+class _Backlog:
+    """What waits in the intervals of one computation that are behind.
+
+    ``paces``: what comes and goes in each of them. None: of at least one of them, this cannot be said yet.
+    """
+
+    name: str
+    loads: Sequence[inspection.IntervalLoad]
+    owners: Sequence[str]
+    paces: Sequence[Pace] | None
+    come: float | None
+    changed: bool
+
+    def text(self, book: LoadBook, missing: Sequence[cluster.DepartedWorker]) -> str:
+        """Say what waits, how it goes on, and what to do."""
+        waited = format_duration(Duration(seconds(max(load.system_lag_seconds for load in self.loads))))
+        queued = counted(sum(load.queued_records for load in self.loads), "record")
+        return (
+            f"computation {self.name} is behind: its oldest work has waited for {waited}. {queued} wait"
+            f"{self._course(book, missing)}"
+        )
+
+    def _course(self, book: LoadBook, missing: Sequence[cluster.DepartedWorker]) -> str:
+        """Say how it goes on: the number of records says less, because it swings."""
+        start = f" {_start(missing)}" if missing else ""
+        if self.paces is None:
+            rate = f", and it takes {sum(load.records_per_second for load in self.loads):.0f} a second"
+        else:
+            taken = sum(pace.taken for pace in self.paces)
+            rate = f". {taken:.0f} are taken in a second"
+            if self.come is not None:
+                rate = f". {self.come:.0f} come in a second, and {taken:.0f} are taken"
+            left = time_left(self.paces)
+            if left is not None:
+                about = format_duration(Duration(seconds(max(1.0, round(left)))))
+                sooner = f"{start} to make that shorter" if start else " More workers make that shorter"
+                calm = " It needs no action." if left <= _SOON_SECONDS else ""
+                return f"{rate}: it catches up in about {about}.{calm}{sooner}"
+            rate += ": it does not catch up"
+        if self.changed:
+            return f"{rate}. Its intervals were moved or split within the last minute: look again in a minute.{start}"
+        return f"{rate}. {self._remedy(book, missing)}"
+
+    def _remedy(self, book: LoadBook, missing: Sequence[cluster.DepartedWorker]) -> str:
+        busy = {name: sum(one.busy for one in report.load.intervals) for name, report in book.workers.items()}
+        where, name = named(self.owners), self.name
+        if any(busy.get(owner, 0.0) < _BUSY for owner in self.owners):
+            return (
+                f"Its workers ({where}) have time left, so a hook, the store, a consumer or the machine is slow. See "
+                f"`millwheel topology describe {name.partition('/')[0]}` and the dashboards"
+            )
+        reports = [(busy[one], report.load) for one, report in book.workers.items() if one in self.owners]
+        how = ", mostly waiting in hooks" if all(_waits_in_hooks(*one) for one in reports) else ""
+        state = f"Its workers ({where}) are busy all the time{how}"
         idle = sorted(name for name, cores in busy.items() if cores < _BUSY / 2)
-        remedy = (
-            f"Its workers ({where}) are busy all the time, and {named(idle)} not. Balancing moves intervals there. If "
-            f"it has too few, run `millwheel interval split {name}`"
-            if idle
-            else f"Its workers ({where}) are busy all the time. Start more workers, and balancing moves intervals "
-            "there. Without more, it catches up by itself if fewer records come than it takes"
-        )
-    else:
-        remedy = (
-            f"Its workers ({where}) have time left, so a hook, the store, a consumer or the machine is slow. See "
-            f"`millwheel topology describe {name.partition('/')[0]}` and the dashboards"
-        )
-    return (
-        f"computation {name} is behind: its oldest work has waited for {waited}. {queued} wait, and it takes "
-        f"{rate:.0f} a second. {remedy}"
-    )
+        if idle:
+            return (
+                f"{state}, and {named(idle)} not. Balancing moves intervals there. If it has too few, run `millwheel "
+                f"interval split {name}`"
+            )
+        if missing:
+            return f"{state}. {_start(missing)}, and balancing moves intervals there"
+        without = "" if self.paces else ". Without more, it catches up by itself if fewer records come than it takes"
+        return f"{state}. Start more workers, and balancing moves intervals there{without}"
+
+
+def _waits_in_hooks(busy: float, load: inspection.GetWorkerLoadResponse) -> bool:
+    """Whether hooks wait for something outside, and not for a CPU."""
+    return load.cpu < busy / 2 and load.stalled < _STALLED
+
+
+def _start(missing: Sequence[cluster.DepartedWorker]) -> str:
+    those = "it" if len(missing) == 1 else "them"
+    return f"{missing_text(missing)}: start {those} by `systemctl start millwheel-worker`"
+
+
+def _recent_changes(known: Catalog, now: Timestamp) -> set[tuple[str, str]]:
+    """Return the computations whose intervals were moved, split or merged within the last minute."""
+    return {
+        (event.topology, event.subject)
+        for event in readable_events(known.events)
+        if event.kind.startswith("interval.") and now - event.at_us <= _RECENT
+    }

@@ -21,6 +21,7 @@ from typing import Final
 
 from millwheel.master.load_book import divide
 from millwheel.master.messages import IntervalName, MergeIntervals, MoveInterval, ReshapeRequest, SplitInterval
+from millwheel.master.trends import Pace
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import Duration, Timestamp, minutes, seconds
@@ -35,6 +36,9 @@ _MIN_HOT_RECORDS_PER_SECOND: Final = 2.0
 
 With fewer records, the shares of keys are random. A key that costs half a second per record has a slow hook.
 """
+_MIN_HOT_BUSY: Final = 0.8
+"""In cores. An interval that works for less of its time has time left, unless its
+backlog shows that others take the time of its process."""
 _MIN_MOVED_CORES: Final = 0.005
 """In cores. A cheaper interval is not worth the short time for which a move delays its records."""
 
@@ -98,7 +102,8 @@ class IntervalView:
 
     ``cost`` combines work and memory; ``busy`` is the work alone. ``slow`` is the part of ``busy`` spent in slow
     calls of hooks. ``records`` is a rate per second. ``by_operator``: an operator's split made it. ``keeps_bounds``: it
-    is neither split nor merged now, because it still needs its parents' journals, or is quarantined.
+    is neither split nor merged now, because it still needs its parents' journals, or is quarantined. ``backlog``:
+    what comes and goes in it, if work waits in it.
 
     It has many attributes: each is one figure that a rule of the balancer reads.
     """
@@ -119,6 +124,7 @@ class IntervalView:
     reported: bool = True
     keeps_bounds: bool = False
     by_operator: bool = False
+    backlog: Pace | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,11 +331,12 @@ class Balancer:
         """Find keys too hot to split.
 
         A hook that blocks the event loop for seconds makes no key hot, because that time is not the records' own
-        load.
+        load. Neither is a key hot whose interval has time left, or catches up: an only key has all its records.
         """
         for interval in view.intervals:
-            own = max(0.0, interval.busy - interval.slow)
-            if interval.code is None or own < self._settings.split_busy:
+            own, backlog = max(0.0, interval.busy - interval.slow), interval.backlog
+            least = self._settings.split_busy if backlog else max(self._settings.split_busy, _MIN_HOT_BUSY)
+            if interval.code is None or own < least or (backlog is not None and backlog.left is not None):
                 continue
             division = divide(interval.keys, interval.sample)
             if division is not None and division.smaller >= self._settings.smallest_side:

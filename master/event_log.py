@@ -15,6 +15,7 @@ from millwheel.master.change_plan import ChangePlan
 from millwheel.master.messages import Intervals, RecordEvent
 from millwheel.model.catalog_keys import event_key
 from millwheel.model.time import Timestamp, seconds
+from millwheel.model.wording import counted, named
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
 __all__ = [
@@ -103,8 +104,11 @@ def assigned_text(owners: Iterable[catalog.OwnerChange]) -> str:
     changes = list(owners)
     total = sum(one.intervals for one in changes)
     lost = sorted({one.before for one in changes if one.before not in ("", "*") and one.before != one.after})
+    if changes and not any(one.before for one in changes):
+        return f"{counted(total, 'interval')} {'gets' if total == 1 else 'get'} an owner"
     noun = "interval goes to another owner" if total == 1 else "intervals go to other owners"
-    since = f", because {', '.join(lost)} no longer owns them" if lost else ""
+    own = f"{'owns' if len(lost) == 1 else 'own'} {'it' if total == 1 else 'them'}"
+    since = f", because {named(lost)} no longer {own}" if lost else ""
     return f"{total:,} {noun}{since}"
 
 

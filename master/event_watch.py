@@ -13,14 +13,14 @@ from millwheel.master.leader_changes import INTERRUPTED, interruption_text
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import cluster_pb2 as cluster
 
-__all__ = ["EventWatch"]
+__all__ = ["JOINED", "LEFT", "LOST", "EventWatch"]
 
 MOST_LEFT: Final = 1_000
 """Workers that have left are remembered, so many at most. In some clusters each start of a worker has another name."""
 _ACTOR = "master"
 _NEXT = "; next attempt"
 _FAILING, _RECOVERED = "hooks.failing", "hooks.recovered"
-_JOINED, _LEFT, _LOST = "worker.joined", "worker.left", "worker.lost"
+JOINED, LEFT, LOST = "worker.joined", "worker.left", "worker.lost"
 
 _NO_MASTERS: Final[Mapping[str, catalog.MasterRecord]] = MappingProxyType({})
 _NONE_LEFT: Final[Mapping[str, catalog.WorkerRecord]] = MappingProxyType({})
@@ -54,12 +54,12 @@ class EventWatch:
             self._failing.discard(place)
         elif event.kind == INTERRUPTED:
             self._interruptions.add(event.text)
-        elif event.kind == _JOINED:
+        elif event.kind == JOINED:
             self._workers[event.subject] = 0
             self.left.pop(event.subject, None)
-        elif event.kind in (_LOST, _LEFT):
+        elif event.kind in (LOST, LEFT):
             self._workers.pop(event.subject, None)
-            if event.kind == _LEFT:
+            if event.kind == LEFT:
                 self.left[event.subject] = event.before
 
     def observe(
@@ -94,16 +94,16 @@ class EventWatch:
         for name in sorted(self._workers.keys() - workers.keys()):
             # A departure of an earlier life says nothing of this one: an older version starts without deleting it.
             if name in left and left[name].started_at_us >= self._workers[name]:
-                event = _worker(_LEFT, name, f"worker {name} was stopped in order")
+                event = _worker(LEFT, name, f"worker {name} was stopped in order")
                 event.before = self.left[name] = left[name].endpoint.address
             else:
-                event = _worker(_LOST, name, f"worker {name} is gone")
+                event = _worker(LOST, name, f"worker {name} is gone")
             gone.append(event)
         joined = []
         # The log may have forgotten workers that joined long ago, so a new leader takes those that it finds as known.
         for name in sorted(workers.keys() - self._workers.keys()) if self._began or not self._workers else ():
             address = workers[name].endpoint.address
-            joined.append(_worker(_JOINED, name, f"worker {name} at {address} is registered"))
+            joined.append(_worker(JOINED, name, f"worker {name} at {address} is registered"))
         self._workers = {name: one.started_at_us for name, one in workers.items()}
         for name in [*(one for one in self.left if one in workers), *list(self.left)[:-MOST_LEFT]]:
             self.left.pop(name, None)

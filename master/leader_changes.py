@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from millwheel.model.time import Duration, Timestamp, format_duration, seconds
+from millwheel.model.wording import clock_time
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
 __all__ = ["INTERRUPTED", "interruption_text", "leader_problems"]
@@ -55,7 +55,7 @@ def leader_problems(
             known.append(lost[address].text)
             mended = mended and record.started_at_us > lost[address].at_us
         if record.started_at_us >= since:
-            known.append(f"{address} was started at {_clock(record.started_at_us)}")
+            known.append(f"{address} was started at {clock_time(record.started_at_us)}")
     why = "; ".join(known) or "no master says why"
     remedy = _MENDED if mended else _LEASE if is_lease else _LOGS
     yield (
@@ -66,8 +66,4 @@ def leader_problems(
 
 def interruption_text(address: str, record: catalog.MasterRecord) -> str:
     """Describe the last time when a master was not registered for a while."""
-    return f"{address} lost its lease at {_clock(record.interrupted_at_us)}: {record.interruption}"
-
-
-def _clock(at: int) -> str:
-    return time.strftime("%H:%M:%S", time.gmtime(at / 1e6)) + " UTC"
+    return f"{address} lost its lease at {clock_time(record.interrupted_at_us)}: {record.interruption}"

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from millwheel.master.trends import TRACKED_SECONDS, Pace, Trend
 from millwheel.model.catalog import Catalog
 from millwheel.model.incarnation import IncarnationId, incarnation_of_journal
 from millwheel.model.keys import KeyInterval
@@ -42,12 +43,31 @@ class WorkerReport:
 class IntervalReport:
     """An interval's load report.
 
-    ``cost``: seconds of work per second, plus the cached share of its machine's memory; smoothed.
+    ``cost``: seconds of work per second, plus the cached share of its machine's memory; smoothed. ``trend``: of its
+    backlog, if it has one.
     """
 
     load: wire.IntervalLoad
     at: Timestamp
     cost: float
+    trend: Trend | None = None
+
+    @property
+    def pace(self) -> Pace | None:
+        """What comes and goes in an interval that has a backlog. None: it has none, or not for long enough."""
+        return None if self.trend is None else self.trend.pace(self._arriving, self.load.queued_records)
+
+    @property
+    def come(self) -> float | None:
+        """How many records come in a second. None: it cannot be said."""
+        if self.trend is None and self._arriving is None:
+            return self.load.records_per_second
+        pace = self.pace
+        return self._arriving if pace is None else pace.come
+
+    @property
+    def _arriving(self) -> float | None:
+        return self.load.arriving_per_second if self.load.HasField("arriving_per_second") else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +116,8 @@ class LoadBook:
             if before is not None and before.load.sequencer > one.sequencer:
                 continue
             cost = one.busy + one.cached_bytes / memory
-            self.intervals[one.journal] = IntervalReport(one, now, _smoothed(before.cost if before else None, cost))
+            smoothed = _smoothed(before.cost if before else None, cost)
+            self.intervals[one.journal] = IntervalReport(one, now, smoothed, _trend(before, one, now))
         base = max(load.cpu - sum(one.busy for one in load.intervals), 0.0)
         known = self.workers.get(worker)
         self.workers[worker] = WorkerReport(load, now, _smoothed(known.base if known else None, base))
@@ -154,8 +175,13 @@ class LoadBook:
 
     def load_of(self, interval: catalog.IntervalRecord) -> wire.IntervalLoad | None:
         """Return the report of the interval's present owner; None if there is none."""
+        report = self.report_of(interval)
+        return None if report is None else report.load
+
+    def report_of(self, interval: catalog.IntervalRecord) -> IntervalReport | None:
+        """Return the report of the interval's present owner, with its trend; None if there is none."""
         report = self.intervals.get(interval.journal)
-        return report.load if report is not None and report.load.sequencer == interval.sequencer else None
+        return report if report is not None and report.load.sequencer == interval.sequencer else None
 
     def cost(self, interval: catalog.IntervalRecord) -> float:
         """Return the cost of an interval. A child without a report is assumed to cost its part of the parents' cost."""
@@ -212,6 +238,16 @@ def _sums(loads: Sequence[wire.IntervalLoad]) -> cluster.ComputationOverview:
         dead_letters=sum(one.dead_letters for one in loads),
         system_lag_seconds=max((one.system_lag_seconds for one in loads), default=0.0),
     )
+
+
+def _trend(before: IntervalReport | None, load: wire.IntervalLoad, now: Timestamp) -> Trend | None:
+    """Continue the trend of an interval's backlog. Another owner begins a new one."""
+    if load.system_lag_seconds < TRACKED_SECONDS:
+        return None
+    same = before is not None and before.load.sequencer == load.sequencer
+    trend = (before.trend if before is not None and same else None) or Trend()
+    trend.add(now, load.system_lag_seconds, load.records_per_second)
+    return trend
 
 
 def _smoothed(before: float | None, now: float) -> float:

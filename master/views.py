@@ -48,7 +48,7 @@ def view_of(known: Catalog, book: LoadBook, now: Timestamp, fresh: Duration) -> 
 def _interval(
     incarnation: IncarnationId, code: str | None, interval: catalog.IntervalRecord, book: LoadBook
 ) -> IntervalView:
-    load = book.load_of(interval)
+    load, report = book.load_of(interval), book.report_of(interval)
     return IntervalView(
         journal=interval.journal,
         sequencer=interval.sequencer,
@@ -67,5 +67,6 @@ def _interval(
         reported=load is not None and not load.absence,
         # An interval blocked by a damaged value stays where it is: another owner would read the same value.
         keeps_bounds=bool(interval.parents) or (load is not None and load.quarantined),
+        backlog=None if report is None else report.pace,
         by_operator=interval.request_id.startswith(SPLIT_BY_OPERATOR),
     )

@@ -140,4 +140,6 @@ class OrderedSenders:
 def out_of_order(delivery: Delivery) -> Acknowledge:
     """The refusal of a delivery that does not follow what was accepted here."""
     outcome = DeliveryOutcome.DELIVERY_OUTCOME_OUT_OF_ORDER
-    return Acknowledge(delivery, outcome, (), "what comes before it was not taken here: begin again")
+    return Acknowledge(
+        delivery, outcome, (), "what comes before it is not known here yet, so the sender begins with its oldest"
+    )

@@ -18,6 +18,7 @@ from millwheel.master.health_problems import cluster_problems, damage_problems, 
 from millwheel.master.hook_failures import hook_failures
 from millwheel.master.leader_changes import leader_problems
 from millwheel.master.loads import FRESH
+from millwheel.master.missing_workers import missing_workers
 from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.replica import MasterReplica, steady_clock
 from millwheel.master.services.events import list_events
@@ -127,6 +128,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
                 console = self._replica.console
             response.masters.add(address=address, leads=address == self._replica.address, console=console)
         response.workers.extend(self._workers(known))
+        response.departed.extend(missing_workers(readable_events(known.events), known.workers, wall_now()))
         names, backlogs = {}, list[str]()
         with suppress(DamagedValueError):  # the problems below report the damage
             names = names_of(known)
@@ -151,7 +153,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
             explained |= {(one.topology, one.computation) for one in response.hot_keys}
             # While the store does not answer, all work waits for it.
             if not any(one.runbook == "MillwheelStoreFailing" for one in details):
-                details += backlog_problems(known, self._replica.book, explained)
+                details += backlog_problems(known, self._replica.book, explained, wall_now())
         response.problem_details.extend(details)
         response.problems.extend(one.text for one in details)
         return response

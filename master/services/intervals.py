@@ -71,9 +71,11 @@ class IntervalServicer(interval_pb2_grpc.IntervalServiceServicer):
     ) -> None:
         row.topology, row.computation, row.stream = place.topology, place.computation, place.stream
         row.interval.CopyFrom(interval)
-        load = self._replica.book.load_of(interval)
-        if load is not None:
-            row.load.CopyFrom(load)
+        report = self._replica.book.report_of(interval)
+        if report is not None:
+            row.load.CopyFrom(report.load)
+            if (come := report.come) is not None:
+                row.arriving_per_second = come
             if brief:
                 _shorten(row.load)
         for one in self._replica.hot_keys:

@@ -11,6 +11,8 @@ from millwheel.cli.failing import ExitCode
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
 from millwheel.cli.reaching import ask
+from millwheel.model.time import Timestamp, format_timestamp
+from millwheel.model.wording import counted
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.v1 import cluster_pb2 as wire
 
@@ -61,6 +63,15 @@ def plain_health(found: wire.GetClusterHealthResponse) -> dict[str, Plain]:
         "runbook": [_section(found, one.runbook) for one in found.problem_details],
         "masters": [{"address": one.address, "leads": one.leads} for one in found.masters],
         "workers": [plain_worker(one) for one in found.workers],
+        "departed": [
+            {
+                "worker": one.worker_id,
+                "address": one.address,
+                "left_at": format_timestamp(Timestamp(one.left_at_us)),
+                "left_at_us": one.left_at_us,
+            }
+            for one in found.departed
+        ],
         "authorities": [
             {"shard": one.shard, "address": one.address or None, "answers": one.answers} for one in found.authorities
         ],
@@ -106,10 +117,12 @@ def _print(found: dict[str, Any]) -> None:
         ["master", one["address"], "leads" if one["leads"] else "stands by", ""] for one in found["masters"]
     ]
     for one in found["workers"]:
-        details = f"{one['intervals']:,} intervals"
+        details = counted(one["intervals"], "interval")
         if one["answers"]:
             details += f", {one['cpu']:.0%} of a core, {one['resident_bytes'] / 1e6:,.0f} MB"
         rows.append([f"worker {one['worker']}", one["address"], _state(one["answers"]), details])
+    for one in found["departed"]:
+        rows.append([f"worker {one['worker']}", one["address"], "stopped", f"in order at {one['left_at'][11:19]} UTC"])
     for one in found["authorities"]:
         rows.append([f"authority shard {one['shard']}", one["address"] or "", _state(one["answers"]), ""])
     store = found["store"]

@@ -53,7 +53,11 @@ def list_computations(
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
-    """List computations with what they read and write, and the load that their owners have reported."""
+    """List computations with what they read and write, and the load that their owners have reported.
+
+    The column come/s has the records that come in a second, and records/s those that are taken. If more come than are
+    taken, the queue grows. A question mark: it cannot be said yet.
+    """
 
     async def work(client: ControlClient) -> list[dict[str, Plain]]:
         records = [(await client.get_topology(topology)).topology] if topology else await client.list_topologies()
@@ -68,7 +72,7 @@ def list_computations(
     if output is not OutputFormat.TABLE:
         print_plain(rows, output)
         return
-    columns = ["computation", "reads", "writes", "intervals", "records/s", "busy", "queued", "notes"]
+    columns = ["computation", "reads", "writes", "intervals", "come/s", "records/s", "busy", "queued", "notes"]
     print_table(columns, [_row(one) for one in rows], "no computations")
 
 
@@ -86,11 +90,20 @@ def _listed(topology: str, spec: specs.ComputationSpec, intervals: Sequence[wire
         "intervals": len(intervals),
         "serving": sum(load.serving for load in loads),
         "records_per_second": round(sum(load.records_per_second for load in loads), 3),
+        "arriving_per_second": _arriving(intervals),
         "busy": round(sum(load.busy for load in loads), 4),
         "queued_records": sum(load.queued_records for load in loads),
         "blocked_keys": sum(load.failures.blocked_keys for load in loads),
         "stopped": any(load.stopped for load in loads),
     }
+
+
+def _arriving(intervals: Sequence[wire.IntervalStatus]) -> float | None:
+    """How many records come in a second. None: of an interval that has a load report, it cannot be said yet."""
+    loaded = [one for one in intervals if one.HasField("load")]
+    if not all(one.HasField("arriving_per_second") for one in loaded):
+        return None
+    return round(sum(one.arriving_per_second for one in loaded), 3)
 
 
 def _row(one: dict[str, Any]) -> list[object]:
@@ -104,6 +117,7 @@ def _row(one: dict[str, Any]) -> list[object]:
         ", ".join(name.removeprefix(short) for name in one["reads"]),
         ", ".join(name.removeprefix(short) for name in one["writes"]),
         f"{one['intervals']:,}",
+        "?" if one["arriving_per_second"] is None else f"{one['arriving_per_second']:,.0f}",
         f"{one['records_per_second']:,.0f}",
         f"{one['busy']:.1%}",
         f"{one['queued_records']:,}",

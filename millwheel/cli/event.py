@@ -63,7 +63,11 @@ def list_events(
 
 def row_texts(one: dict[str, Any]) -> list[str]:
     """Return the text, before and after of a plain event, each cut to what fits a row."""
-    return [_cut(one["text"]), _cut(one["before"] or ""), _cut(one["after"] or "")]
+    owners = ", ".join(
+        f"{of['intervals']:,} from {of['before'] or 'no worker'} to {of['after'] or 'no worker'}"
+        for of in one.get("owners", ())
+    )
+    return [_cut(one["text"]), _cut(one["before"] or ""), _cut(one["after"] or owners)]
 
 
 def _cut(text: str) -> str:

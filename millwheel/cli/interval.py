@@ -21,7 +21,7 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import inspection_pb2 as inspection
 from millwheel.rpc.v1 import interval_pb2 as wire
 
-__all__ = ["app", "plain_status"]
+__all__ = ["app", "plain_status", "status_row"]
 
 app = typer.Typer(
     help="Intervals of keys: which worker has which, and moves, splits and merges while everything runs.",
@@ -72,7 +72,11 @@ def list_intervals(
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
-    """List intervals with their owners and the load that the owners last reported."""
+    """List intervals with their owners and the load that the owners last reported.
+
+    The column busy has the share of the time in which an interval works, or its hooks wait for something outside. The
+    intervals of a worker share its time: their shares add up to that of the worker.
+    """
     topology, computation = split_place(place) if "/" in place else (place, "")
 
     listed = ask(lambda client: client.list_intervals(topology, computation), address, timeout)
@@ -80,7 +84,7 @@ def list_intervals(
         print_plain([plain_status(status) for status in listed], output)
         return
     columns = ["computation", "keys", "owner", "journal", "records/s", "busy", "queued", "cached", "notes"]
-    print_table(columns, [_row(cast("dict[str, Any]", plain_status(one)), one.load) for one in listed], "no intervals")
+    print_table(columns, [status_row(plain_status(one), one.load) for one in listed], "no intervals")
 
 
 @app.command()
@@ -204,10 +208,13 @@ def plain_status(status: wire.IntervalStatus) -> dict[str, Plain]:
     }
 
 
-def _row(one: dict[str, Any], owners: inspection.IntervalLoad) -> list[object]:
+def status_row(status: dict[str, Plain], owners: inspection.IntervalLoad) -> list[object]:
+    """Return the row of a described interval. ``owners``: what its owner has reported."""
+    one = cast("dict[str, Any]", status)
     whose = f"log of {one['stream']}" if one["stream"] else f"{one['topology']}/{one['computation']}"
     load = one["load"]
-    figures = ["", "", "", ""]
+    # An interval that is new has no report either, for some seconds.
+    figures = ["moving" if one["owner"] else "", "", "", ""]
     if load is not None:
         figures = [
             f"{load['records_per_second']:,.0f}",

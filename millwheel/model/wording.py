@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from millwheel.model.time import Timestamp, format_timestamp
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 
-__all__ = ["counted", "named", "refusal_name", "state_name"]
+__all__ = ["clock_time", "counted", "named", "refusal_name", "state_name"]
+
+
+def clock_time(at: int) -> str:
+    """The time of day of a timestamp.
+
+    >>> clock_time(1_700_000_000_000_000)
+    '22:13:20 UTC'
+    """
+    return f"{format_timestamp(Timestamp(at))[11:19]} UTC"
 
 
 def counted(count: int, what: str) -> str:

@@ -99,6 +99,7 @@ def encode_delivery(delivery: Delivery, token: int) -> wire.DeliverRequest:
         sender=wire.Sender(name=sender.name, sequencer=sender.sequencer, group=sender.group),
         traces=wire_traces(delivery.traces) if delivery.traces else (),
         waited_us=delivery.waited,
+        waited_span_us=delivery.span,
     )
     if isinstance(delivery.values, RecordColumns):
         request.columns.CopyFrom(delivery.values.to_wire())
@@ -162,6 +163,7 @@ def decode_delivery(request: wire.DeliverRequest, channel: Any) -> Delivery:
         _decode_order(request),
         read_traces(request.traces) if request.traces else None,
         min(request.waited_us, _LONGEST_WAIT),
+        min(request.waited_span_us, request.waited_us, _LONGEST_WAIT),
     )
     given = len(ids.positions) if isinstance(ids, PositionIds) else len(ids.ids)
     if not count == len(delivery.values) == len(delivery.timestamps) == given:

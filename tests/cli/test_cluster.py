@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from millwheel.master.messages import RecordEvent
 from millwheel.master.settings import MasterSettings
 from millwheel.model.time import milliseconds
 from millwheel.rpc.server import add_health, bind, create_server
+from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.store.memory import MemoryStore
 from tests.cli.test_topology import GOOD, Cli
 from tests.coordination.memory import MemoryCoordinator
@@ -53,6 +55,11 @@ async def test_everything_that_is_wrong_is_named_and_exits_1(monkeypatch: pytest
                 shown = await cli("cluster", "health")
         assert shown.code == 1
         assert "authority shard 0 at 127.0.0.1:2 does not answer" in shown.out
+        event = catalog.EventRecord(kind="worker.left", subject="w2", before="127.0.0.1:3")
+        await master.ask(RecordEvent(event))
+        shown = await cli("cluster", "health")
+        (row,) = [line for line in shown.out.splitlines() if line.startswith("worker w2")]
+        assert row.split()[2:7] == ["127.0.0.1:3", "stopped", "in", "order", "at"], "it has not come back"
     await coordinator.close()
 
 

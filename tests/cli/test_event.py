@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from millwheel.cli.event import row_texts
+from millwheel.cli.event import plain_event, row_texts
+from millwheel.rpc.v1 import catalog_pb2 as catalog
 from tests.patience import patience, until
 from tests.system.server import Server, run_cli
 
@@ -42,6 +43,13 @@ async def test_events_are_listed_the_newest_first(tmp_path: Path) -> None:
         assert len(await shown("event", "list", "words", "--limit", "1")) == 2
         assert len(await shown("event", "list", "words", "--since", "1h", "--kind", "topology.p")) == 2
         assert await shown("event", "list", "other") == ["no events"]
+
+
+def test_a_row_names_the_owners_of_assigned_intervals() -> None:
+    """Regression: intervals went "to other owners", and only the console said to which."""
+    event = catalog.EventRecord(kind="intervals.assigned", text="9 intervals get an owner")
+    event.owners.add(after="worker-1.0", intervals=9)
+    assert row_texts(plain_event(event))[2] == "9 from no worker to worker-1.0"
 
 
 def test_a_long_text_is_cut_in_a_row() -> None:

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 
 import pytest
 
+from millwheel.cli.interval import plain_status, status_row
 from millwheel.client.control import ControlClient
 from millwheel.master.settings import MasterSettings
 from millwheel.model.time import milliseconds
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import interval_pb2 as wire
 from millwheel.rpc.v1.interval_pb2 import IntervalName
 from millwheel.store.memory import MemoryStore
 from tests.cli.test_topology import GOOD, Cli
@@ -92,6 +94,15 @@ async def test_a_split_without_a_key_halves_the_load_or_is_explained(cluster: Cl
     while rows[0]["load"] is None or "f" not in (await cli("interval", "split", "sample/counter", "--key", "a")).out:
         rows = await listed(cli)
     assert [row["keys"] for row in await listed(cli)][:2] == ["['', 'f')", "['f', 'm')"]
+
+
+@pytest.mark.parametrize(("owner", "shown"), [("w1", "moving"), ("", "")])
+def test_an_interval_that_moves_says_so(owner: str, shown: str) -> None:
+    """Regression: while an interval moved, its columns were blank."""
+    status = wire.IntervalStatus(topology="shop", computation="count")
+    status.interval.journal, status.interval.owner.worker_id = "count.1.j1", owner
+    row = status_row(plain_status(status), status.load)
+    assert row[2:5] == [owner or "none", "count.1.j1", shown]
 
 
 async def test_everything_is_listed_with_the_streams_logs(cluster: Cluster) -> None:

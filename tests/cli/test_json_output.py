@@ -260,7 +260,9 @@ def _check_what_is_rare(run: Printing) -> None:
     run.page.check(plain_event(taken), "event", "event list")
     replay = ReplayReport(refused=[RefusedLetter(1, "a timer")])
     run.page.check(plain_replay(replay), "replay report", "dead-letter replay")
-    health = cluster_pb2.GetClusterHealthResponse(hot_keys=[cluster_pb2.HotKey(key=b"k")])
+    health = cluster_pb2.GetClusterHealthResponse(
+        hot_keys=[cluster_pb2.HotKey(key=b"k")], departed=[cluster_pb2.DepartedWorker(worker_id="w")]
+    )
     run.page.check(plain_health(health), "health", "cluster health")
     error = RequestError(FailureCode.NOT_FOUND, "no x", problems=[Problem("a", "b")])
     run.page.check(describe(error), "error", "error")

@@ -50,7 +50,9 @@ async def test_a_backlog_after_an_outage(tmp_path: Path) -> None:
         duty.caused(f"after {OUTAGE:.0f} s without any, one of three workers is back")
         await duty.paged(within=patience(120))
         await duty.finds("computation shop/count is behind", "cluster", "health")
-        await duty.finds("Start more workers", "cluster", "health")
+        await duty.finds("stopped in order", "cluster", "health")
+        await duty.finds("and have not come back: start them", "cluster", "health")
+        await duty.finds("worker.left", "event", "list", "--kind", "worker")
         await duty.finds("count", "interval", "list", "shop/count")
         await duty.console_shows("computation shop/count is behind", "ClusterService/GetOverview")
         for name in workers[1:]:

@@ -68,6 +68,7 @@ def test_a_split_regroups_unacked_records_with_rising_positions() -> None:
     assert (out["j2"].ids, out["j2"].mark) == ([2, 4, 6, 8, 10], 2)
     assert (out["j3"].ids, out["j3"].mark) == ([1, 3, 5, 7, 9, 11], 1)
     assert (out["j2"].waited, out["j3"].waited) == (29, 29), "they wait since their batch began, at 1"
+    assert (out["j2"].span, out["j3"].span) == (10, 10), "the newest of them came at 11"
 
 
 @pytest.mark.guarantee("G1", section="6.1.1")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from millwheel.master.event_log import ASSIGNED, MAX_EVENTS
+from millwheel.master.event_log import ASSIGNED, MAX_EVENTS, assigned_text, owner_changes
 from millwheel.master.event_watch import EventWatch
 from millwheel.master.messages import (
     IntervalName,
@@ -142,6 +142,17 @@ def test_a_mass_reassignment_is_one_event() -> None:
     cluster.join("a")
     master.tick(seconds(3_600))
     assert [one.kind for one in events(cluster)[before:]] == [ASSIGNED, ASSIGNED], "an hour later is another event"
+
+
+def test_assignments_are_described_by_their_owners() -> None:
+    """Regression: intervals without an owner went "to other owners", and several workers no longer "owns" them."""
+    back = owner_changes([(("", "w1"), 9)])
+    assert assigned_text(back) == "9 intervals get an owner"
+    gone = owner_changes([(("w1", "w3"), 2), (("w2", "w3"), 1)])
+    assert assigned_text(gone) == "3 intervals go to other owners, because w1, w2 no longer own them"
+    one = owner_changes([(("w1", "w2"), 1)])
+    assert assigned_text(one) == "1 interval goes to another owner, because w1 no longer owns it"
+    assert assigned_text(owner_changes([(("", "w2"), 1)])) == "1 interval gets an owner"
 
 
 def test_only_the_newest_events_are_kept() -> None:

@@ -72,11 +72,14 @@ async def test_a_worker_that_ends_in_order_has_left_and_not_gone(cluster: Cluste
     await registration.close()
     assert await until(lambda: found("worker.left", "worker.lost"), patience(20)) == ["worker.left"]
     assert left() == ["worker w9 at here:7450"]
+    (gone,) = (await cluster.client.cluster_health()).departed
+    assert (gone.worker_id, gone.address) == ("w9", "here:7450")
     lease = await cluster.master.coordinator.grant_lease(patience(60))
     record = catalog.WorkerRecord(endpoint=Endpoint(worker_id="w9", address="here:7450"))
     put = Put(worker_key("w9"), record.SerializeToString(), lease)
     await cluster.master.coordinator.transact((), [put], deletes=[departure_key("w9")])  # as a registration does
     await until(lambda: _nothing(left), patience(20))
+    assert not (await cluster.client.cluster_health()).departed
     await cluster.master.coordinator.revoke_lease(lease)  # as that of a process that was killed
     await until(lambda: found("worker.lost"), patience(20))
     assert left() == []

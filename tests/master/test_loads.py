@@ -76,7 +76,7 @@ async def test_a_busy_interval_is_split_and_a_still_hot_key_is_named(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     for worker in cluster.workers:
-        worker.busy, worker.sample = 0.7, {b"cat": 0.5, b"dog": 0.5}
+        worker.busy, worker.sample = 0.9, {b"cat": 0.5, b"dog": 0.5}
 
     async def is_split() -> bool:
         return [one.interval.keys.start for one in await cluster.listed()] == [b"", b"dog"]

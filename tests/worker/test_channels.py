@@ -138,3 +138,19 @@ async def test_persistent_refusals_are_reported_once_with_a_reason(
         channel.reply(7, FULL, [0], "the slowest cursor is 'c'")
         await resent(core, round_number + 1)
     assert caplog.text.count("the slowest cursor is 'c'") == 1
+
+
+async def test_refusals_of_a_move_are_no_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Regression: each move by the balancer made the log warn of deliveries that "are refused"."""
+    monkeypatch.setattr("millwheel.worker.process.refused_batches.BACKOFF", Backoff(0.02, 0.04))
+    core, channel, _ = sender()
+    for round_number in range(6):
+        channel.reply(7, OUT_OF_ORDER, (), "what comes before it is not known here")
+        await resent(core, round_number + 1)
+    assert "what comes before it" not in caplog.text
+    monkeypatch.setattr("millwheel.worker.process.refused_batches.MOVE_SECONDS", 0.0)
+    channel.reply(7, OUT_OF_ORDER, (), "what comes before it is not known here")
+    await resent(core, 7)
+    assert caplog.text.count("what comes before it") == 1, "no move takes so long"

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -29,6 +30,7 @@ from millwheel.worker.process.run_queue import RunQueue
 from tests.patience import patience, until
 from tests.serving import LoopbackServer
 from tests.worker.doubles import ScriptedCore, ScriptedPeers
+from tests.worker.test_worker import hosted, worker
 
 JOURNAL = "c.1.j1"
 
@@ -182,3 +184,23 @@ async def test_a_child_whose_head_names_no_base_reads_its_parents() -> None:
     opened = await Opener(store, FenceJournal("c.1.j2", 8, (parent,)), certain, {}).open()
     assert [one.parent for one in opened.parents] == [parent]
     assert joined(opened.entries[0], 2, opened.parts, "here") == b"a large entry"
+
+
+@pytest.mark.parametrize("asked", [True, False])
+async def test_a_move_that_was_asked_for_is_no_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, asked: bool
+) -> None:
+    """Regression: each move by the balancer made the log warn of an interval that was "lost"."""
+    caplog.set_level("INFO", "millwheel.worker")
+    one = worker(tmp_path)
+    hosted(one, "c.1.j1", 4)
+    host = one.hosts.hosted["c.1.j1"].host
+    if asked:
+        asking = asyncio.ensure_future(host.prepare_release())
+        await asyncio.sleep(0)
+        asking.cancel()
+    one.ownership.lost(host, "journal c.1.j1 is held by sequencer 5 at commit 9")
+    (record,) = [one for one in caplog.records if "held by sequencer 5" in one.getMessage()]
+    assert record.levelname == ("INFO" if asked else "WARNING")
+    assert ("handed over" in record.getMessage()) is asked
+    await one.ownership.drop_all()

@@ -16,6 +16,7 @@ from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.sdk.errors import KeyExtractionError
 from millwheel.store.contract import CorruptValueError
 from millwheel.store.memory import MemoryStore
+from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.messages import StatesRead, Tick
 from millwheel.worker.process.inspection import InspectionService
 from millwheel.worker.process.owned_states import OwnedStates
@@ -124,6 +125,19 @@ async def test_the_owner_reports_what_holds_its_watermark_now() -> None:
     assert "key 'k' waits for its next attempt after 2 failed: ValueError at test_inspection.py" in answer.hold.subject
     assert (answer.failures.blocked_keys, answer.failures.oldest[0].key) == (1, b"k")
     assert [(one.hook, one.failures) for one in answer.hooks] == [("process_record", 2)]
+
+
+@pytest.mark.guarantee("G8", section="4.5")
+async def test_records_that_came_together_hold_it_together() -> None:
+    """Regression: one key seemed to be starved, while its delivery of an outage was worked off in order."""
+    driver = IntervalDriver(Picky(), settings=IntervalSettings(batch_records=1))
+    driver.watermark(1)
+    driver.deliver(("k", "good", 2), ("l", "good", 3), ("m", "good", 4))
+    driver.watermark(50)
+    answer = await status(driver)
+    assert answer.hold.subject.endswith(
+        "in the queue, one of 3 records that came together and hold it until all are done"
+    )
 
 
 async def test_a_key_is_shown_as_its_last_commit_leaves_it() -> None:

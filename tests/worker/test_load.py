@@ -94,6 +94,35 @@ def test_a_lag_is_seen_after_a_clock_was_set_back() -> None:
         assert meter.load().intervals[0].system_lag_seconds == lag
 
 
+def test_arrivals_are_those_at_the_senders() -> None:
+    """Regression: bursts, and what was repeated after a takeover, counted as if they had come at that moment."""
+    clock, driver = Clock(), IntervalDriver(Counts())
+    meter = LoadMeter(
+        lambda: [Metered(IncarnationId("test.1"), "test.1.j1", 7, driver.core, clock.now)],
+        clock,
+        wall=lambda: driver.now,
+    )
+
+    def rate_after(seconds: int) -> float:
+        clock.now += seconds
+        driver.now += seconds * 1_000_000
+        return meter.load().intervals[0].arriving_per_second
+
+    assert rate_after(1) == 0
+    driver.deliver(*[("a", "x", 1)] * 300, waited=180_000_000, span=60_000_000)
+    assert rate_after(1) == 0, "it is the first delivery"
+    driver.deliver(*[("a", "x", 1)] * 600, waited=121_000_000, span=120_000_000)
+    assert round(rate_after(1), 1) == 5.0, "600 came in two minutes"
+    for _ in range(4):
+        rate_after(10)
+        driver.deliver(*[("a", "x", 1)] * 100, waited=20_000_000, span=20_000_000)
+        rate_after(10)
+    assert round(rate_after(0), 1) == 5.0, "100 in 20 seconds, although they are delivered at once"
+    for _ in range(7):
+        rate_after(10)
+    assert rate_after(0) == 0, "nothing has come for a minute"
+
+
 def test_the_busiest_intervals_alone_have_sampled_keys() -> None:
     clock, driver, busy = Clock(), IntervalDriver(Counts()), dict.fromkeys(range(40), 1.0)
     driver.deliver(("a", "x", 1))

@@ -14,6 +14,7 @@ from millwheel.worker.interval import HookMeter, IntervalSettings
 from millwheel.worker.interval.measures import Distribution
 from millwheel.worker.process.measure_metrics import MeasureCollector
 from millwheel.worker.process.tallies import Tallies
+from millwheel.worker.process.traffic import TrafficMeter
 from tests.worker.interval.driver import IntervalDriver
 from tests.worker.log.driver import SMALL, LogDriver, fill
 
@@ -114,6 +115,51 @@ def test_the_system_lag_is_the_wait_of_the_oldest_work() -> None:
     (send,) = done.driver.take(m.SendDelivery)
     done.driver.handle(m.Acknowledged(send.delivery.token, []))
     assert done.lag() == 0
+
+
+def test_a_large_delivery_is_not_as_old_as_its_first_record() -> None:
+    """Regression: all records of an outage came together. For minutes, the oldest one seemed to stay in the queue."""
+    worker = Worker(IntervalSettings(batch_records=10))
+    driver = worker.driver
+    records = [(f"k{number % 5}", "x", number) for number in range(100)]
+    driver.deliver(*records, waited=200 * SECOND, span=100 * SECOND)
+    assert worker.lag() == 200
+    driver.commit()
+    assert worker.lag() == 190, "a tenth of the records is committed, and the others came later"
+    for _ in range(5):
+        driver.commit()
+    assert worker.lag() == 140
+    driver.commit_all()
+    for send in driver.take(m.SendDelivery):
+        driver.handle(m.Acknowledged(send.delivery.token, []))
+    driver.deliver(("a", "bad", 1), *[("b", "x", 1)] * 9, waited=200 * SECOND, span=100 * SECOND)
+    driver.commit_all()
+    assert worker.lag() == 200, "its first record waits, and the others are committed"
+
+
+def test_a_part_of_a_delivery_is_as_old_as_the_whole() -> None:
+    worker = Worker()
+    driver = worker.driver
+    sent = driver.deliver(("a", "x", 1), ("b", "x", 2))
+    driver.commit_all()
+    for send in driver.take(m.SendDelivery):
+        driver.handle(m.Acknowledged(send.delivery.token, []))
+    driver.position -= len(sent.keys)
+    driver.deliver(("a", "x", 1), ("b", "x", 2), ("c", "x", 3), waited=30 * SECOND, span=20 * SECOND)
+    assert worker.lag() == 30, "two are known, and nothing is known of the third"
+
+
+def test_what_is_repeated_after_a_takeover_does_not_come_now() -> None:
+    """Regression: twice as many records came as really did. Their owner before had received the others."""
+    worker = Worker()
+    driver, measures = worker.driver, worker.tallies.measures_of(PLACE)
+    driver.deliver(*[("a", "x", 1)] * 300, waited=60 * SECOND)
+    driver.now += 2 * SECOND
+    driver.deliver(*[("a", "x", 1)] * 20, waited=1 * SECOND)
+    driver.deliver(*[("a", "x", 1)] * 9, waited=3 * SECOND)
+    (one,) = TrafficMeter(0.0).traffic(10.0, {PLACE: measures})
+    assert [of.records_per_second for of in one.streams] == [2.0]
+    assert worker.values("millwheel_received_records") == {("in",): 329}, "the count has all of them"
 
 
 def test_work_waits_since_its_sender_had_it() -> None:

@@ -52,9 +52,12 @@ class DeliveryReceipt:
     - ``size`` is the size of the admitted values in bytes, and ``average`` that of one.
     - ``answered`` is the number of open records by the last answer to the sender.
     - ``since`` is the time of the receipt, a time of ``elapsed``.
+    - ``span`` is that of the delivery. 0: it is unknown, or the delivery was admitted in part.
     """
 
-    __slots__ = ("answered", "average", "blocked", "delivery", "excluded", "held", "open", "since", "size", "verdict")
+    __slots__ = (
+        *("answered", "average", "blocked", "delivery", "excluded", "held", "open", "since", "size", "span", "verdict"),
+    )
 
     def __init__(self, delivery: Delivery, verdict: Any, open_records: int, held: int, size: int, since: int) -> None:
         self.delivery = delivery
@@ -67,6 +70,19 @@ class DeliveryReceipt:
         self.excluded: Sequence[int] = ()
         self.answered = open_records
         self.since = since
+        self.span = delivery.span if open_records == len(delivery.keys) else 0
+
+    def came_at(self) -> int:
+        """When the oldest record that is not committed came to its sender, a time of ``elapsed``.
+
+        Records are committed in the order in which they came, unless keys are blocked. They came evenly, as far as is
+        known. So a delivery of a whole outage is not as old as its first record until its end.
+        """
+        came = self.since - self.delivery.waited
+        if not self.span or self.blocked:
+            return came
+        count = len(self.delivery.keys)
+        return came + self.span * (count - self.open) // count
 
     def worth_reporting(self) -> bool:
         """Whether to report progress to the sender: only blocked records are left, and far fewer than last reported.
@@ -105,6 +121,10 @@ class IntervalIntake:
         self.newest: int = MIN_TIMESTAMP
         """The largest timestamp of any record admitted so far."""
         self.sample = KeySample()
+        self.received = 0
+        """The records that were admitted so far."""
+        self.came_until: int = MIN_TIMESTAMP
+        """When the newest of them came to its sender, a time of ``elapsed``."""
         self.unfinished: dict[DeliveryReceipt, None] = {}
         """The receipts with open records, the oldest first."""
         self._changed: dict[DeliveryReceipt, None] = {}
@@ -132,6 +152,8 @@ class IntervalIntake:
         self.pending.add(held, len(indexes))
         self.records += len(indexes)
         self.bytes += size
+        self.received += len(indexes)
+        self.came_until = max(self.came_until, now - delivery.waited + delivery.span)
         self.queue.append(QueuedRecords(receipt, indexes))
         return receipt
 
@@ -255,6 +277,8 @@ class IntervalReceiver:
         self._setup = setup
         self._clocks = clocks
         self._intake = intake
+        self._first: int | None = None
+        """When the first records were admitted, a time of ``elapsed``."""
 
     def deliver(self, delivery: Delivery) -> list[OwnerEffect]:
         """Admit a delivery. Every record of it is eventually ACKed or answered with another outcome."""
@@ -304,10 +328,16 @@ class IntervalReceiver:
         self, delivery: Delivery, verdict: DeliveryVerdict | None, fresh: Sequence[int], excluded: Sequence[int]
     ) -> DeliveryReceipt | None:
         """Queue the fresh records."""
-        receipt = self._intake.admit(delivery, verdict, fresh, self._clocks.elapsed)
-        received = self._setup.meter.measures.received[delivery.stream]
+        now = self._clocks.elapsed
+        receipt = self._intake.admit(delivery, verdict, fresh, now)
+        received, size = self._setup.meter.measures.received[delivery.stream], receipt.average * len(fresh)
         received[0] += len(fresh)
-        received[1] += receipt.average * len(fresh)
+        received[1] += size
+        if self._first is None:
+            self._first = now
+        if now - delivery.waited < self._first:
+            received[2] += len(fresh)
+            received[3] += size
         receipt.excluded = excluded
         return receipt if receipt.held <= self._clocks.inputs.value else None
 

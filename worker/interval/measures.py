@@ -86,6 +86,7 @@ class IntervalMeasures:
         self.entry_records = Distribution(_RECORDS)
         self.hook_seconds: defaultdict[str, Distribution] = defaultdict(lambda: Distribution(_CALL_SECONDS))
         """By hook: the mean time of a call, for each batch of calls."""
-        self.received: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
-        """By stream: the fresh records that were received, and the bytes of their values."""
+        self.received: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+        """By stream: the fresh records that were received, and the bytes of their values. Then both of those among them
+        that their senders had before the owner received any: the owner before had perhaps received them, too."""
         self.connector = ConnectorMeasures()

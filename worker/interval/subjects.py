@@ -89,7 +89,11 @@ def _record(state: IntervalState, value: int) -> str:
         if chunk.receipt.held == value:
             delivery = chunk.receipt.delivery
             index = _oldest(delivery.timestamps, chunk.indexes[chunk.cursor :], value)
-            return f"key {_shown(delivery.keys[index])} of stream {delivery.stream!r} in the queue"
+            count = len(chunk.indexes)
+            together = (
+                f", one of {count:,} records that came together and hold it until all are done" if count > 1 else ""
+            )
+            return f"key {_shown(delivery.keys[index])} of stream {delivery.stream!r} in the queue{together}"
     return ""
 
 

@@ -238,4 +238,5 @@ class HostChannel:
                     "journal %s: a batch was refused as invalid, and is sent again: %s", self._host.journal, message
                 )
             full = kind is AnswerKind.FULL
-            self.later(token, message, remaining if full else (), full=full and not remaining)
+            moved = kind is AnswerKind.REFUSED
+            self.later(token, message, remaining if full else (), full=full and not remaining, moved=moved)

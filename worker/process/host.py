@@ -115,6 +115,8 @@ class CoreHost(EventHost):
         self.fault = ""
         self.damage = ""
         """The missing or damaged stored value, if it is the reason why the interval was given up."""
+        self.handed_over = False
+        """Whether the interval was made ready for another owner, as a master asks before it moves it."""
         self.lack = ""
         """What is not installed at this worker, if it is the reason why the interval was given up."""
 
@@ -158,6 +160,7 @@ class CoreHost(EventHost):
 
     async def prepare_release(self) -> ReleasePrepared | None:
         """Reduce what a successor must read, while work continues. Returns None if the interval is lost meanwhile."""
+        self.handed_over = True
         answer: ReleasePrepared | None = await self._ask(PrepareRelease)
         return answer
 

@@ -21,7 +21,7 @@ from millwheel.worker.log import LogCore
 from millwheel.worker.owner import OwnerPhase
 from millwheel.worker.process.hook_status import failures_of, hook_time, hooks_of
 from millwheel.worker.process.log_load import log_load
-from millwheel.worker.process.rates import WindowRate
+from millwheel.worker.process.rates import ArrivalRate, WindowRate
 from millwheel.worker.process.tallies import HookPlace, Place
 from millwheel.worker.process.traffic import TrafficMeter
 from millwheel.worker.process.waiting_work import system_lag_seconds
@@ -67,6 +67,7 @@ class _Known:
     busy: float
     since: float
     rests: bool
+    arrivals: ArrivalRate
 
 
 class LoadMeter:
@@ -172,22 +173,25 @@ class LoadMeter:
                 rate.rested(last.since, now)
         wall = self._wall()
         load = _interval_load(one, wall)
+        arrivals = last.arrivals if last is not None else ArrivalRate()
         if isinstance(one.core, LogCore):
             load.log.CopyFrom(log_load(one.core))
         else:
+            intake = one.core.state.intake
+            load.arriving_per_second = arrivals.per_second(now, intake.came_until, intake.received)
             load.system_lag_seconds = system_lag_seconds(one.core, wall)
         load.records_per_second = rates[0].per_second(now, records)
         load.busy = rates[1].per_second(now, one.busy)
         load.slow = rates[2].per_second(now, slow)
         since = last.since if last is not None and last.busy == one.busy else now
-        return _Known(load, rates, one.busy, since, self._rests(load, one.core))
+        return _Known(load, rates, one.busy, since, self._rests(load, one.core), arrivals)
 
     def _rests(self, load: wire.IntervalLoad, core: IntervalCore | LogCore) -> bool:
         """Whether a report stays true while the interval handles no event: none of its figures changes by time alone.
 
         Logs have such figures, as the age of their records.
         """
-        moves = load.records_per_second or load.busy or load.slow
+        moves = load.records_per_second or load.busy or load.slow or load.arriving_per_second
         # Work that waits has no lag while the wall clock is behind its receipt. A hook may begin after that clock, too.
         waits = load.queued_records or load.pending_productions or load.system_lag_seconds
         if moves or waits or load.HasField("failures") or isinstance(core, LogCore):

@@ -101,7 +101,7 @@ class MeasureCollector(Collector):
         records = CounterMetricFamily("millwheel_received_records", "Fresh records received", labels=labels)
         sizes = CounterMetricFamily("millwheel_received_bytes", "Bytes of the values of fresh records", labels=labels)
         for place, measured in measures.items():
-            for stream, (count, size) in list(measured.received.items()):
+            for stream, (count, size, *_) in list(measured.received.items()):
                 records.add_metric([*place, stream], count)
                 sizes.add_metric([*place, stream], size)
         yield from (records, sizes)

@@ -173,7 +173,10 @@ class Ownership:
     def lost(self, host: CoreHost, reason: str) -> None:
         """The core has lost its interval to a successor, or this worker must get a fresh sequencer for it."""
         hosted = self.hosts.hosted.get(host.journal)
-        log.log(logging.ERROR if host.fault else logging.WARNING, "interval %s: lost: %s", host.journal, reason)
+        if host.handed_over and not (host.fault or host.damage or host.lack):
+            log.info("interval %s: handed over to its next owner, as the master asked: %s", host.journal, reason)
+        else:
+            log.log(logging.ERROR if host.fault else logging.WARNING, "interval %s: lost: %s", host.journal, reason)
         if hosted is None or hosted.host is not host:
             return
         self._given_up[host.journal, hosted.sequencer] = reason

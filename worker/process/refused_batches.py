@@ -21,6 +21,8 @@ BACKOFF: Final = Backoff(0.02, 1.0)
 
 _LOG_SECONDS: Final = 60.0
 """Minimum seconds between two log lines about continuing refusals."""
+MOVE_SECONDS: Final = 20.0
+"""For so long, refusals by another owner are those of a move, and no reason for a warning."""
 
 
 class RefusedBatches:
@@ -37,28 +39,42 @@ class RefusedBatches:
         """Resends in succession without an ACK between them."""
         self._timer: asyncio.TimerHandle | None = None
         self._log_at = 0.0
+        self._since = 0.0
+        """When the first of the resends in succession was due."""
 
-    def later(self, token: int, why: str = "", indexes: Sequence[int] = (), *, full: bool = False) -> None:
+    def later(
+        self, token: int, why: str = "", indexes: Sequence[int] = (), *, full: bool = False, moved: bool = False
+    ) -> None:
         """Send the batch, or the records ``indexes`` of it, again later. Other batches refused meanwhile are sent with
         it.
 
         ``why``: the receiver's message, which is logged at intervals if the refusals continue. ``full``: the batch was
-        refused only for lack of room.
+        refused only for lack of room. ``moved``: it was refused by a worker that does not own the keys, or has not
+        got what comes before.
         """
         if not indexes:
             self._host.post(Halted(token))
         if not self._refused:
             self.failures += 1
+            if self.failures == 1:
+                self._since = self._loop.time()
             self._timer = self._loop.call_later(BACKOFF.delay(self.failures, random.random()), self._resend)
-            if why and BACKOFF.step(self.failures) >= BACKOFF.largest and self._loop.time() >= self._log_at:
-                self._log_at = self._loop.time() + _LOG_SECONDS
-                log.warning("journal %s: its deliveries are refused, and sent again: %s", self._host.journal, why)
+            if why and BACKOFF.step(self.failures) >= BACKOFF.largest:
+                self._tell(why, moved and self._loop.time() - self._since < MOVE_SECONDS)
         if full and token not in self._refused:
             self._full.add(token)
         elif not full:
             self._full.discard(token)
         before = self._refused.get(token, set())
         self._refused[token] = None if not indexes or before is None else before.union(indexes)
+
+    def _tell(self, why: str, moves: bool) -> None:
+        """Log that refusals go on. ``moves``: as a move of an interval takes some seconds, it is no reason to act."""
+        if moves:
+            log.debug("journal %s: its records wait for an interval that moves: %s", self._host.journal, why)
+        elif self._loop.time() >= self._log_at:
+            self._log_at = self._loop.time() + _LOG_SECONDS
+            log.warning("journal %s: its deliveries are refused, and sent again: %s", self._host.journal, why)
 
     def resend_now(self) -> None:
         """Resend now: intervals have moved, so refused batches are sent at once to the present owners of their keys."""

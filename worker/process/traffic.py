@@ -55,11 +55,12 @@ class TrafficMeter:
                 appends_per_second=appended,
                 append_seconds=seconds,
             )
-            for stream, (records, size) in sorted(measured.received.items()):
+            # After a takeover the senders repeat what they keep. It did not come now.
+            for stream, (records, size, old, old_size) in sorted(measured.received.items()):
                 one.streams.add(
                     stream=stream,
-                    records_per_second=rate(place, "records", stream, records),
-                    bytes_per_second=rate(place, "bytes", stream, size),
+                    records_per_second=rate(place, "records", stream, records - old),
+                    bytes_per_second=rate(place, "bytes", stream, size - old_size),
                 )
             found.append(one)
         self._rates, self._looked_at = kept, now

@@ -71,8 +71,9 @@ class SenderIdentity:
         sender = Sender(self._name, self.sequencer, None, self._group, watermark)
         columns = send.keys, send.values, send.timestamps
         return Delivery(
-            send.consumer, send.journal, self._stream, sender, _ids(send), *columns, send.token, waited=send.waited
-        )
+            send.consumer, send.journal, self._stream, sender, _ids(send), *columns, send.token,
+            waited=send.waited, span=send.span,
+        )  # fmt: skip
 
 
 def _ids(send: SendBatch) -> DeliveryIds:

@@ -250,7 +250,8 @@ class Disconnect:
 class SendBatch:
     """One delivery attempt of a batch to one interval. The answer carries ``token``. The lists must not be modified.
 
-    ``waited``: how long its oldest record has waited so far, in microseconds. ``complete``: as in
+    ``waited``: how long its oldest record has waited so far, in microseconds. ``span``: how much later the newest one
+    was accepted; 0 for a part of a batch. ``complete``: as in
     :class:`PositionIds <millwheel.model.deliveries.PositionIds>`.
     """
 
@@ -267,6 +268,7 @@ class SendBatch:
     mark: int = 0
     unacked: Sequence[int] = ()
     waited: int = 0
+    span: int = 0
     complete: bool = False
 
 

@@ -39,19 +39,22 @@ class InjectedBatch(OutboundBatch):
     """Records of one outbound queue.
 
     ``unsent``: the indexes of un-ACKed records that have to be sent, perhaps again; None means all. ``first``: a lower
-    bound on the numbers of the batch's records in the order of acceptance. ``since``: when the oldest one was accepted.
+    bound on the numbers of the batch's records in the order of acceptance. ``since`` and ``latest``: when the
+    oldest and the newest one were accepted.
 
     ``gapless``: from this position to the batch's last one, the process has accepted a record at each position, and has
     put those for this interval into this batch.
     """
 
-    __slots__ = ("copies", "first", "gapless", "ids", "queue", "resume_at", "sendings", "since", "tries", "unsent")
+    __slots__ = (
+        "copies", "first", "gapless", "ids", "latest", "queue", "resume_at", "sendings", "since", "tries", "unsent",
+    )  # fmt: skip
 
-    def __init__(self, queue: OutboundQueue, first: int, since: int) -> None:
+    def __init__(self, queue: OutboundQueue, first: int, accepted: tuple[int, int]) -> None:
         super().__init__()
         self.queue = queue
         self.first = first
-        self.since = since
+        self.since, self.latest = accepted
         self.ids: Any = []
         self.gapless = 0
         self.unsent: set[int] | None = None
@@ -262,33 +265,34 @@ class OutboundQueues:
         keys: Sequence[bytes],
         first: int,
         now: int,
-        since: int | None = None,
+        accepted: tuple[int, int] | None = None,
         gapless: int = _NEVER,
     ) -> dict[OutboundQueue, None]:
         """Append records to the queues of their keys' intervals. Returns those queues.
 
-        ``keys``: the records' keys at ``consumer``. ``first``: a lower bound on the records' numbers. ``since``: when
-        they were accepted. None: now. ``gapless``: the process has accepted a record at each position from this one to
-        the last of these, and none of them goes to this consumer later or has gone to other queues than of these
-        intervals. By default this is not stated of any position.
+        ``keys``: the records' keys at ``consumer``. ``first``: a lower bound on the records' numbers. ``accepted``:
+        when the oldest and the newest one were accepted. None: now. ``gapless``: the process has accepted a record at
+        each position from this one to the last of these, and none of them goes to this consumer later or has gone to
+        other queues than of these intervals. By default this is not stated of any position.
         """
-        since = now if since is None else since
+        accepted = accepted or (now, now)
         queues: dict[OutboundQueue, None] = {}
         if isinstance(keys, ColumnKeys) and isinstance(columns.values, RecordColumns):
             for at, part, part_ids in divided(keys.records, consumer.starts, columns.ids):
                 queue = self._queue(consumer.incarnation, columns.scope, consumer.routes[at])
-                self._put(queue, part, part_ids, first, now, since, gapless)
+                self._put(queue, part, part_ids, first, now, accepted, gapless)
                 queues[queue] = None
             return queues
         for at, picks in _by_interval(consumer.starts, keys):
             queue = self._queue(consumer.incarnation, columns.scope, consumer.routes[at])
             values, timestamps, ids = columns.values, columns.timestamps, columns.ids
             if picks is None:
-                self._fill(queue, keys, values, timestamps, ids, first, now, since, gapless)
+                self._fill(queue, keys, values, timestamps, ids, first, now, accepted, gapless)
             else:
                 # One call for each column, however many records it has.
                 pick = itemgetter(*picks) if len(picks) > 1 else itemgetter(slice(picks[0], picks[0] + 1))
-                self._fill(queue, pick(keys), pick(values), pick(timestamps), pick(ids), first, now, since, gapless)
+                some = pick(keys), pick(values), pick(timestamps), pick(ids)
+                self._fill(queue, *some, first, now, accepted, gapless)
             queues[queue] = None
         return queues
 
@@ -301,7 +305,7 @@ class OutboundQueues:
         ids: Sequence[Any],
         first: int,
         now: int,
-        since: int,
+        accepted: tuple[int, int],
         gapless: int,
     ) -> None:
         """Append records to the queue's batches, in order."""
@@ -309,8 +313,8 @@ class OutboundQueues:
         while at < count:
             batch = queue.filling
             if batch is None:
-                batch = self._open(queue, first, now)
-            batch.since = min(batch.since, since)
+                batch = self._open(queue, first, now, accepted)
+            batch.since, batch.latest = min(batch.since, accepted[0]), max(batch.latest, accepted[1])
             batch.gapless = max(batch.gapless, gapless)
             take = min(count - at, limits.batch_records - len(batch.keys))
             size = sum(map(len, values[at : at + take]))
@@ -332,14 +336,14 @@ class OutboundQueues:
                 self._seal(queue)
 
     def _put(
-        self, queue: OutboundQueue, values: RecordColumns, ids: Sequence[Any], first: int, now: int, since: int,
-        gapless: int,
+        self, queue: OutboundQueue, values: RecordColumns, ids: Sequence[Any], first: int, now: int,
+        accepted: tuple[int, int], gapless: int,
     ) -> None:  # fmt: skip
         """Append records as columns: a batch of their own."""
         if queue.filling is not None:
             self._seal(queue)
-        batch = self._open(queue, first, now)
-        batch.since, batch.gapless = since, gapless
+        batch = self._open(queue, first, now, accepted)
+        batch.gapless = gapless
         batch.keys, batch.values, batch.timestamps, batch.ids = values.keys(), values, values.timestamps, ids
         batch.bytes = bytes_of(values)
         batch.held, _ = extremes_of(values.timestamps)
@@ -347,8 +351,8 @@ class OutboundQueues:
         self._filled_bytes += batch.bytes
         self._seal(queue)
 
-    def _open(self, queue: OutboundQueue, first: int, now: int) -> InjectedBatch:
-        batch = queue.filling = InjectedBatch(queue, first, now)
+    def _open(self, queue: OutboundQueue, first: int, now: int, accepted: tuple[int, int]) -> InjectedBatch:
+        batch = queue.filling = InjectedBatch(queue, first, accepted)
         queue.opened_at = now
         self._filling[queue] = None
         self._busy[queue] = None
@@ -455,7 +459,8 @@ class OutboundQueues:
         keys, values, timestamps, ids = columns
         send = SendBatch(
             sending.address, token, queue.consumer, queue.route.journal, queue.scope, keys, values, timestamps, ids,
-            self.watermark, *queue.mark(), max(0, now - batch.since), self.ranges and batch.complete(indexes),
+            self.watermark, *queue.mark(), max(0, now - batch.since),
+            batch.latest - batch.since if indexes is None else 0, self.ranges and batch.complete(indexes),
         )  # fmt: skip
         return [send]
 

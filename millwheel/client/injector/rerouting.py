@@ -95,8 +95,11 @@ class Rerouting:
         first = min(one.first for one in batches)
         # By its oldest record, as that of any batch. After a merge, records of one time are few, and stand apart.
         since = min(one.since for one in batches if one.indexes())
+        accepted = since, max(one.latest for one in batches)
         ids, keys, values, timestamps = (list(column) for column in zip(*rows, strict=True))
-        return self._outbound.distribute(consumer, Columns(values, timestamps, {}, scope, ids), keys, first, now, since)
+        return self._outbound.distribute(
+            consumer, Columns(values, timestamps, {}, scope, ids), keys, first, now, accepted
+        )
 
     def accept_unkeyed(
         self, consumer: ConsumerRouting, columns: Columns, keys: Sequence[bytes], first: int, now: int

@@ -179,6 +179,7 @@ class GetClusterHealthResponse(_message.Message):
     HOT_KEYS_FIELD_NUMBER: _builtins.int
     PROBLEMS_FIELD_NUMBER: _builtins.int
     PROBLEM_DETAILS_FIELD_NUMBER: _builtins.int
+    DEPARTED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def masters(self) -> _containers.RepeatedCompositeFieldContainer[Global___MasterHealth]: ...
     @_builtins.property
@@ -201,6 +202,10 @@ class GetClusterHealthResponse(_message.Message):
     def problem_details(self) -> _containers.RepeatedCompositeFieldContainer[Global___HealthProblem]:
         """The same problems in the same order, each with what it is about."""
 
+    @_builtins.property
+    def departed(self) -> _containers.RepeatedCompositeFieldContainer[Global___DepartedWorker]:
+        """The workers that were stopped in order within the last hour and have not come back, in the order in which they left."""
+
     def __init__(
         self,
         *,
@@ -212,14 +217,41 @@ class GetClusterHealthResponse(_message.Message):
         hot_keys: _abc.Iterable[Global___HotKey] | None = ...,
         problems: _abc.Iterable[_builtins.str] | None = ...,
         problem_details: _abc.Iterable[Global___HealthProblem] | None = ...,
+        departed: _abc.Iterable[Global___DepartedWorker] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["intervals", b"intervals", "store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["authorities", b"authorities", "hot_keys", b"hot_keys", "intervals", b"intervals", "masters", b"masters", "problem_details", b"problem_details", "problems", b"problems", "store", b"store", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authorities", b"authorities", "departed", b"departed", "hot_keys", b"hot_keys", "intervals", b"intervals", "masters", b"masters", "problem_details", b"problem_details", "problems", b"problems", "store", b"store", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetClusterHealthResponse: _TypeAlias = GetClusterHealthResponse  # noqa: Y015
+
+@_typing.final
+class DepartedWorker(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    LEFT_AT_US_FIELD_NUMBER: _builtins.int
+    worker_id: _builtins.str
+    address: _builtins.str
+    left_at_us: _builtins.int
+    """Wall time."""
+    def __init__(
+        self,
+        *,
+        worker_id: _builtins.str = ...,
+        address: _builtins.str = ...,
+        left_at_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "left_at_us", b"left_at_us", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DepartedWorker: _TypeAlias = DepartedWorker  # noqa: Y015
 
 @_typing.final
 class HealthProblem(_message.Message):

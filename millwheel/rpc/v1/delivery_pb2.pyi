@@ -114,8 +114,9 @@ class DeliverRequest(_message.Message):
     BATCH_FIELD_NUMBER: _builtins.int
     ORDER_FIELD_NUMBER: _builtins.int
     TRACES_FIELD_NUMBER: _builtins.int
-    COLUMNS_FIELD_NUMBER: _builtins.int
     WAITED_US_FIELD_NUMBER: _builtins.int
+    WAITED_SPAN_US_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
     token: _builtins.int
     """The sender's number for this batch on this call. The ACK contains it."""
     consumer: _IncarnationId
@@ -125,6 +126,11 @@ class DeliverRequest(_message.Message):
     waited_us: _builtins.int
     """How long the oldest of these records has waited for its ACK, in microseconds, when the sender sent this copy. A new
     owner thereby counts the wait from its begin. No decision depends on it.
+    """
+    waited_span_us: _builtins.int
+    """How much later than the oldest of these records the sender had the newest one, in microseconds. The records stand in
+    the order of their acceptance, so an owner can say how long those that are left have waited. 0: all came at once, or
+    the sender does not say. No decision depends on it.
     """
     @_builtins.property
     def sender(self) -> Global___Sender: ...
@@ -172,12 +178,13 @@ class DeliverRequest(_message.Message):
         batch: Global___BatchIds | None = ...,
         order: Global___DeliveryOrder | None = ...,
         traces: _abc.Iterable[_common_pb2.RecordTrace] | None = ...,
-        columns: Global___RecordColumns | None = ...,
         waited_us: _builtins.int = ...,
+        waited_span_us: _builtins.int = ...,
+        columns: Global___RecordColumns | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "columns", b"columns", "ids", b"ids", "opaque", b"opaque", "order", b"order", "positions", b"positions", "sender", b"sender"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "columns", b"columns", "consumer", b"consumer", "ids", b"ids", "journal", b"journal", "keys", b"keys", "opaque", b"opaque", "order", b"order", "positions", b"positions", "sender", b"sender", "stream", b"stream", "timestamps_us", b"timestamps_us", "token", b"token", "traces", b"traces", "values", b"values", "waited_us", b"waited_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "columns", b"columns", "consumer", b"consumer", "ids", b"ids", "journal", b"journal", "keys", b"keys", "opaque", b"opaque", "order", b"order", "positions", b"positions", "sender", b"sender", "stream", b"stream", "timestamps_us", b"timestamps_us", "token", b"token", "traces", b"traces", "values", b"values", "waited_span_us", b"waited_span_us", "waited_us", b"waited_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_ids: _TypeAlias = _typing.Literal["positions", "opaque", "batch"]  # noqa: Y015
     _WhichOneofArgType_ids: _TypeAlias = _typing.Literal["ids", b"ids"]  # noqa: Y015

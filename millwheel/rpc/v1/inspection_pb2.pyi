@@ -948,6 +948,7 @@ class IntervalLoad(_message.Message):
     ABSENCE_FIELD_NUMBER: _builtins.int
     SYSTEM_LAG_SECONDS_FIELD_NUMBER: _builtins.int
     LOG_FIELD_NUMBER: _builtins.int
+    ARRIVING_PER_SECOND_FIELD_NUMBER: _builtins.int
     incarnation: _IncarnationId
     journal: _builtins.str
     sequencer: _builtins.int
@@ -986,6 +987,10 @@ class IntervalLoad(_message.Message):
     """
     system_lag_seconds: _builtins.float
     """The system lag in seconds: how long the oldest work has waited, a record for its commit or a production for its ACK."""
+    arriving_per_second: _builtins.float
+    """How many records come to the senders of this interval in a second, over the last minute. They may be delivered later,
+    and many at a time. Absent for the log of a stream.
+    """
     @_builtins.property
     def sample(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyLoad]:
         """A sample of the most expensive keys, sorted by key, with their share of the interval's records (0 to 1).
@@ -1028,12 +1033,15 @@ class IntervalLoad(_message.Message):
         absence: _builtins.str = ...,
         system_lag_seconds: _builtins.float = ...,
         log: Global___LogLoad | None = ...,
+        arriving_per_second: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "log", b"log"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_arriving_per_second", b"_arriving_per_second", "arriving_per_second", b"arriving_per_second", "failures", b"failures", "log", b"log"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absence", b"absence", "busy", b"busy", "cached_bytes", b"cached_bytes", "damage", b"damage", "damaged_rows", b"damaged_rows", "dead_letters", b"dead_letters", "dropped", b"dropped", "failures", b"failures", "hooks", b"hooks", "incarnation", b"incarnation", "independent", b"independent", "journal", b"journal", "keys", b"keys", "late", b"late", "log", b"log", "pending_productions", b"pending_productions", "quarantined", b"quarantined", "queued_records", b"queued_records", "records_per_second", b"records_per_second", "sample", b"sample", "sequencer", b"sequencer", "serving", b"serving", "slow", b"slow", "stopped", b"stopped", "system_lag_seconds", b"system_lag_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_arriving_per_second", b"_arriving_per_second", "absence", b"absence", "arriving_per_second", b"arriving_per_second", "busy", b"busy", "cached_bytes", b"cached_bytes", "damage", b"damage", "damaged_rows", b"damaged_rows", "dead_letters", b"dead_letters", "dropped", b"dropped", "failures", b"failures", "hooks", b"hooks", "incarnation", b"incarnation", "independent", b"independent", "journal", b"journal", "keys", b"keys", "late", b"late", "log", b"log", "pending_productions", b"pending_productions", "quarantined", b"quarantined", "queued_records", b"queued_records", "records_per_second", b"records_per_second", "sample", b"sample", "sequencer", b"sequencer", "serving", b"serving", "slow", b"slow", "stopped", b"stopped", "system_lag_seconds", b"system_lag_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__arriving_per_second: _TypeAlias = _typing.Literal["arriving_per_second"]  # noqa: Y015
+    _WhichOneofArgType__arriving_per_second: _TypeAlias = _typing.Literal["_arriving_per_second", b"_arriving_per_second"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__arriving_per_second) -> _WhichOneofReturnType__arriving_per_second | None: ...
 
 Global___IntervalLoad: _TypeAlias = IntervalLoad  # noqa: Y015
 

@@ -88,10 +88,13 @@ class IntervalStatus(_message.Message):
     LOAD_FIELD_NUMBER: _builtins.int
     HOT_KEYS_FIELD_NUMBER: _builtins.int
     STREAM_FIELD_NUMBER: _builtins.int
+    ARRIVING_PER_SECOND_FIELD_NUMBER: _builtins.int
     topology: _builtins.str
     computation: _builtins.str
     stream: _builtins.str
     """Set instead of topology and computation if the interval is the log of a stream."""
+    arriving_per_second: _builtins.float
+    """How many records come in a second, over the last minute. Absent if that cannot be said, or there is no load report."""
     @_builtins.property
     def interval(self) -> _catalog_pb2.IntervalRecord: ...
     @_builtins.property
@@ -111,12 +114,15 @@ class IntervalStatus(_message.Message):
         load: _inspection_pb2.IntervalLoad | None = ...,
         hot_keys: _abc.Iterable[_inspection_pb2.KeyLoad] | None = ...,
         stream: _builtins.str = ...,
+        arriving_per_second: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["interval", b"interval", "load", b"load"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_arriving_per_second", b"_arriving_per_second", "arriving_per_second", b"arriving_per_second", "interval", b"interval", "load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation", b"computation", "hot_keys", b"hot_keys", "interval", b"interval", "load", b"load", "stream", b"stream", "topology", b"topology"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_arriving_per_second", b"_arriving_per_second", "arriving_per_second", b"arriving_per_second", "computation", b"computation", "hot_keys", b"hot_keys", "interval", b"interval", "load", b"load", "stream", b"stream", "topology", b"topology"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__arriving_per_second: _TypeAlias = _typing.Literal["arriving_per_second"]  # noqa: Y015
+    _WhichOneofArgType__arriving_per_second: _TypeAlias = _typing.Literal["_arriving_per_second", b"_arriving_per_second"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__arriving_per_second) -> _WhichOneofReturnType__arriving_per_second | None: ...
 
 Global___IntervalStatus: _TypeAlias = IntervalStatus  # noqa: Y015
 

@@ -93,7 +93,9 @@ class IntervalDriver(SingleCoreDriver[Any, Any]):
             self.output = effect.output
         self.waiting.append(effect)
 
-    def deliver(self, *records: tuple[str, str, int], watermark: int | None = None, waited: int = 0) -> m.Delivery:
+    def deliver(
+        self, *records: tuple[str, str, int], watermark: int | None = None, waited: int = 0, span: int = 0
+    ) -> m.Delivery:
         """Deliver (key, what, timestamp) records together."""
         first = self.position
         self.position += len(records)
@@ -102,7 +104,7 @@ class IntervalDriver(SingleCoreDriver[Any, Any]):
             IncarnationId("test.1"), "test.1.j1", "in", sender,
             PositionIds("in/p", 0, list(range(first, self.position))),
             [key.encode() for key, _, _ in records], [msgspec.msgpack.encode((key, what)) for key, what, _ in records],
-            [stamp for _, _, stamp in records], self.position, waited=waited,
+            [stamp for _, _, stamp in records], self.position, waited=waited, span=span,
         )  # fmt: skip
         self.handle(delivery)
         for check in self.take(m.CheckSequence):

@@ -1,7 +1,7 @@
 // The processes of the cluster: masters, workers, the authority's shards, and the store.
 
 import { html } from "/vendor/htm-preact-standalone.js";
-import { bytes, count, cpu, duration, rate } from "/format.js";
+import { bytes, count, cpu, duration, moment, rate } from "/format.js";
 import { Figures, Heading, HealthProblems, Table } from "/parts.js";
 
 const Answers = ({ is }) => (is ? html`<span class="good">answers</span>` : html`<b class="bad">does not answer</b>`);
@@ -9,7 +9,7 @@ const Answers = ({ is }) => (is ? html`<span class="good">answers</span>` : html
 const Stalled = (one) => html`<span class=${one.stalled > 0.3 ? "bad" : "muted"}>${Math.round((one.stalled || 0) * 100)} %</span>`;
 
 export function Cluster({ overview }) {
-  const { masters, workers, authorities, store, intervals, hot_keys: hot, hidden } = overview.health;
+  const { masters, workers, authorities, store, intervals, hot_keys: hot, departed = [], hidden } = overview.health;
   if (hidden) return html`<${Heading}>Cluster</${Heading}><p class="empty">The health of the cluster needs the role <code>read</code> for the whole cluster. Yours is for some topologies.</p>`;
   return html`
     <${Heading}>Cluster</${Heading}>
@@ -29,7 +29,9 @@ export function Cluster({ overview }) {
         <td><b>${one.worker_id}</b></td><td class="mono">${one.address}</td><td><${Answers} is=${one.answers} /></td>
         <td class="num">${count(one.intervals)}</td><td class="num">${cpu(one.cpu)}</td>
         <td class="num">${Stalled(one)}</td><td class="num">${bytes(one.resident_bytes)} <span class="muted">of ${bytes(one.memory_limit_bytes)}</span></td>
-        <td class="mono">${one.package ? one.package.slice(0, 12) : html`<span class="muted">any</span>`}</td></tr>`)}</${Table}>
+        <td class="mono">${one.package ? one.package.slice(0, 12) : html`<span class="muted">any</span>`}</td></tr>`)}
+      ${departed.map((one) => html`<tr key=${one.worker_id} class="muted"><td><b>${one.worker_id}</b></td><td class="mono">${one.address}</td>
+        <td colspan="6">stopped in order at ${moment(one.left_at_us).slice(11, 19)} UTC, and has not come back</td></tr>`)}</${Table}>
     <h2>Masters</h2>
     <${Table} label="Masters" columns=${[["master"], ["state"], ["console"]]}>
       ${masters.map((one) => html`<tr key=${one.address}><td class="mono">${one.address}</td><td>${one.leads ? html`<b>leads</b>` : "stands by"}</td>

@@ -36,7 +36,7 @@ function Computation({ node, one, topology, now, samples, selected, small, troub
     <span><em>${rate(one.records_per_second)} rec/s</em><${Spark} samples=${samples} /></span>
     ${one.failures
       ? html`<span class="fault">${short(one.failures)}</span>`
-      : html`<span>data lag <em>${brief(lagText(now, one.watermark))}</em> system <em>${brief(duration(one.system_lag_seconds))}</em></span>`}
+      : html`<span>data <em>${brief(lagText(now, one.watermark))}</em> system <em>${brief(duration(one.system_lag_seconds))}</em></span>`}
   </a>`;
 }
 
