@@ -25,13 +25,15 @@ from millwheel.rpc.columns import RecordColumns
 from millwheel.rpc.traces import read_traces, wire_traces
 from millwheel.rpc.v1 import delivery_pb2 as wire
 
-__all__ = ["DeliveryQueue", "answered_tokens", "decode_delivery", "encode_delivery", "record_count"]
+__all__ = ["DeliveryQueue", "answered_tokens", "decode_delivery", "encode_delivery", "journal_of", "record_count"]
 
 _LONGEST_WAIT: Final = seconds(10 * 365 * 86_400)
 """Ten years. A sender whose clock has jumped could state half a million years. Its batch would be the system lag of the
 computation, and hide all that really waits. No decision depends on the number, so a batch is not refused for it."""
 
 _POSITIONS: Final = 1 << 64
+_MOST_BETWEEN: Final = 1 << 32
+"""Positions of one complete delivery are less than this apart. Its sender has accepted a record at each of them."""
 
 ItemT = TypeVar("ItemT")
 
@@ -135,6 +137,9 @@ def encode_delivery(delivery: Delivery, token: int) -> wire.DeliverRequest:
         request.batch.query = ids.query
         request.batch.batch = ids.batch
         request.batch.ids = b"".join(ids.ids)
+    if request.HasField("columns") or request.positions.HasField("first"):
+        # An earlier version would take it for a delivery without records or ids. It must not own it.
+        request.newer_journal, request.journal = request.journal, ""
     return request
 
 
@@ -153,7 +158,7 @@ def decode_delivery(request: wire.DeliverRequest, channel: Any) -> Delivery:
     ids, count = _decode_ids(request), record_count(request)
     delivery = Delivery(
         request.consumer,
-        request.journal,
+        journal_of(request),
         request.stream,
         sender,
         ids,
@@ -172,6 +177,11 @@ def decode_delivery(request: wire.DeliverRequest, channel: Any) -> Delivery:
             f"{len(delivery.timestamps)} timestamps, {given} ids"
         )
     return delivery
+
+
+def journal_of(request: wire.DeliverRequest) -> str:
+    """The journal of the receiving interval."""
+    return request.journal or request.newer_journal
 
 
 def record_count(request: wire.DeliverRequest) -> int:
@@ -211,6 +221,8 @@ def _decode_positions(proto: wire.PositionIds, count: int) -> PositionIds:
         positions = list(positions)
         if proto.complete and not all(map(lt, positions, islice(positions, 1, None))):
             raise ValueError("positions that are complete rise")
+        if proto.complete and positions and positions[-1] - positions[0] >= _MOST_BETWEEN:
+            raise ValueError(f"positions that are complete are not {positions[-1] - positions[0]:,} apart")
     return PositionIds(proto.sequence, proto.mark, positions, list(proto.unacked), proto.complete)
 
 

@@ -96,8 +96,9 @@ def test_the_records_of_one_of_two_intervals_are_complete() -> None:
         wire.PositionIds(sequence="s/p/0", first=2),
         wire.PositionIds(sequence="s/p/0", first=(1 << 64) - 1, complete=True),
         wire.PositionIds(sequence="s/p/0", first=2, positions=[2, 3], complete=True),
+        wire.PositionIds(sequence="s/p/0", positions=[7, 7 + (1 << 32)], complete=True),
     ],
-    ids=["falling", "twice", "not stated", "too far", "both forms"],
+    ids=["falling", "twice", "not stated", "too far", "both forms", "far apart"],
 )
 def test_positions_that_contradict_themselves_are_refused(ids: wire.PositionIds) -> None:
     request = wire.DeliverRequest(positions=ids, keys=[b"a", b"b"], values=[b"1", b"2"], timestamps_us=[1, 2])

@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 from millwheel.master.services.routing import routing_of
+from millwheel.model.catalog import Catalog
+from millwheel.model.catalog_keys import CLUSTER_SETTINGS
 from millwheel.model.formats import POSITION_RANGES
+from millwheel.model.key_values import KeyChange
+from millwheel.rpc.v1 import catalog_pb2 as catalog
 from tests.master.test_forks import started
 
 
@@ -15,3 +19,13 @@ def test_ranges_wait_for_their_format(number: int) -> None:
     """An earlier version could not take over an interval whose journal has ranges."""
     cluster, _ = started(number)
     assert routing_of(cluster.catalog(), "zeitgeist/queries").position_ranges == (number == POSITION_RANGES)
+
+
+def test_injectors_that_stay_hear_that_the_format_has_risen() -> None:
+    """A master sends a routing when the shape has changed. Nothing else may change for weeks."""
+    known, shapes = Catalog(), list[int]()
+    for revision, number in enumerate((3, 3, POSITION_RANGES), 1):
+        settings = catalog.ClusterSettingsRecord(authority_shards=1, format=number)
+        known.apply([KeyChange(CLUSTER_SETTINGS, settings.SerializeToString(), revision)])
+        shapes.append(known.shape_version)
+    assert shapes[0] == shapes[1] < shapes[2]

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from millwheel.model.catalog import Catalog
-from millwheel.model.deliveries import Sender
+from millwheel.model.deliveries import PositionIds, Sender
 from millwheel.rpc.channel import open_channel
-from millwheel.rpc.deliveries import encode_delivery
+from millwheel.rpc.columns import RecordColumns
+from millwheel.rpc.deliveries import decode_delivery, encode_delivery
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1 import delivery_pb2_grpc
 from millwheel.worker.messages import Acknowledge, Acknowledged, Delivery, Resend
@@ -262,3 +265,29 @@ async def test_a_sender_is_judged_once_for_each_sequencer() -> None:
         await peer.close()
     assert [event.token for event in core_of(receiver).of(Delivery)] == [2, 3]
     assert len(judged) == 2
+
+
+def by_columns() -> Delivery:
+    records = RecordColumns(pa.record_batch({"key": ["a", "b"]}), array("q", [1, 2]), "key")
+    return replace(delivery(1, 2), keys=records.keys(), values=records, timestamps=records.timestamps)
+
+
+@pytest.mark.guarantee("G1", section="6.1.1")
+@pytest.mark.parametrize("sent", [by_columns(), delivery(1, 2)], ids=["columns", "run"])
+async def test_an_earlier_version_owns_no_newer_delivery(sent: Delivery) -> None:
+    """A worker that has not ended yet when the format rises would ACK columns without their records."""
+    sent = replace(sent, ids=PositionIds("p", 0, range(5, 7), (), True))
+    request = encode_delivery(sent, 1)
+    assert decode_delivery(request, None).journal == "c.1.j1"
+    for name in ("columns", "newer_journal"):
+        request.ClearField(name)
+    for name in ("complete", "first"):
+        request.positions.ClearField(name)
+    receiver = hosted(lambda event: [Acknowledge(event, ACKED)])
+    async with delivering({"c.1.j1": receiver}) as address, open_channel(address) as channel:
+
+        async def requests() -> AsyncIterator[wire.DeliverRequest]:
+            yield request
+
+        call = delivery_pb2_grpc.DeliveryServiceStub(channel).Deliver(requests())
+        assert [answer.outcome async for answer in call] == [wire.DELIVERY_OUTCOME_NOT_OWNER]

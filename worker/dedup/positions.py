@@ -157,7 +157,7 @@ class PositionSource:
             return False
         open_ = set(unacked)
         news = [piece.apply(mark, open_, self.seen) for piece in pieces]
-        self._coalesce()
+        self.join_equal_pieces()
         self._prune()
         return any(news)
 
@@ -215,12 +215,20 @@ class PositionSource:
         """Below it the marks imply everything in ``seen``. It is 0 while the pieces do not cover the interval."""
         return min(piece.mark for piece in self.pieces) if self.complete else 0
 
-    def _coalesce(self) -> None:
-        first = self.pieces[0]
-        if len(self.pieces) == 1 or not self.complete:
+    def join_equal_pieces(self) -> None:
+        """Make one of neighbours whose facts are equal. So cuts that are merged back leave nothing behind (G13)."""
+        if len(self.pieces) == 1:
             return
-        if all(piece.agrees_with(first) for piece in self.pieces):
-            self.pieces = [PositionPiece(self.interval, first.mark, first.holes, first.ranges)]
+        joined: list[PositionPiece] = []
+        for piece in self.pieces:
+            last = joined[-1] if joined else None
+            if last is not None and last.interval.end == piece.interval.start and piece.agrees_with(last):
+                keys = KeyInterval(last.interval.start, piece.interval.end)
+                joined[-1] = PositionPiece(keys, last.mark, last.holes, last.ranges)
+            else:
+                joined.append(piece)
+        if len(joined) < len(self.pieces):
+            self.pieces = joined
             self._index()
 
     def _index(self) -> None:

@@ -76,8 +76,3 @@ class Ranges:
         """Remove all positions below ``position``."""
         if self._starts and self._starts[0] < position:
             self.remove(range(self._starts[0], position))
-
-    def clear(self) -> None:
-        """Remove all positions."""
-        self._starts.clear()
-        self._stops.clear()

@@ -144,7 +144,8 @@ def encode_positions(positions: Sequence[int]) -> PositionsWire:
 
 def encode_ranges(ranges: Iterable[range]) -> list[int]:
     """Encode ranges of positions: the first position and the number of each."""
-    return [number for one in ranges for number in (one.start, len(one))]
+    # len() of a range fails from 2^63 on.
+    return [number for one in ranges for number in (one.start, one.stop - one.start)]
 
 
 @dataclass(slots=True)

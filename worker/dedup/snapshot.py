@@ -71,7 +71,7 @@ def _rows(tables: Tables) -> Iterator[Row]:
         for chunk in _chunks(sorted(source.seen)):
             yield ["seen", source.sequence, *encode_positions(chunk)]
         for at, piece in enumerate(source.pieces):
-            for some in _chunks(list(piece.ranges)):
+            for some in _chunks(list(piece.ranges), _ROW_IDS // 2):  # a range is two numbers
                 yield ["ranges", source.sequence, at, encode_ranges(some)]
     for opaque in tables.opaque.values():
         yield from _opaque_rows(opaque)
@@ -95,8 +95,8 @@ def _opaque_rows(source: OpaqueSource) -> Iterator[Row]:
                 yield ["ids", source.group, segment.collect, b"".join(ids)]
 
 
-def _chunks(ids: list[Any]) -> Iterator[list[Any]]:
-    return (ids[at : at + _ROW_IDS] for at in range(0, len(ids), _ROW_IDS))
+def _chunks(ids: list[Any], most: int = _ROW_IDS) -> Iterator[list[Any]]:
+    return (ids[at : at + most] for at in range(0, len(ids), most))
 
 
 def load(tables: Tables, blobs: Iterable[bytes], filters: Mapping[str, bytes]) -> None:
@@ -186,4 +186,5 @@ def _inherit_sequence(interval: KeyInterval, sources: Sequence[PositionSource]) 
     )
     child = PositionSource(sources[0].sequence, interval, pieces, set().union(*(source.seen for source in sources)))
     child.origin = sources[0].origin
+    child.join_equal_pieces()
     return child

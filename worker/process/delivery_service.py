@@ -11,7 +11,7 @@ from millwheel.model.deliveries import Sender
 from millwheel.model.incarnation import GroupId, is_injector
 from millwheel.model.outbound import OutstandingSendings, answer_kind
 from millwheel.rpc.columns import has_columns
-from millwheel.rpc.deliveries import decode_delivery, record_count
+from millwheel.rpc.deliveries import decode_delivery, journal_of, record_count
 from millwheel.rpc.errors import answering
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1.delivery_pb2_grpc import DeliveryServiceServicer
@@ -148,7 +148,7 @@ class DeliveryService(DeliveryServiceServicer):
 
         Invariant: each batch has an answer soon (G8). Who could break it: a connection that is not read for long.
         """
-        hosted, quotas, records = self._hosted.get(request.journal), self._quotas, record_count(request)
+        hosted, quotas, records = self._hosted.get(journal_of(request)), self._quotas, record_count(request)
         if hosted is None:
             return True
         topology, now = hosted.topology, asyncio.get_running_loop().time
@@ -167,9 +167,9 @@ class DeliveryService(DeliveryServiceServicer):
 
     def _take(self, request: wire.DeliverRequest, channel: _StreamChannel) -> None:
         channel.taken(request.token, record_count(request))
-        hosted = self._hosted.get(request.journal)
+        hosted = self._hosted.get(journal_of(request))
         if hosted is None:
-            message = f"this worker does not own journal {request.journal!r}"
+            message = f"this worker does not own journal {journal_of(request)!r}"
             channel.reply(request.token, wire.DELIVERY_OUTCOME_NOT_OWNER, (), message)
             return
         if request.HasField("columns") and not has_columns():

@@ -117,6 +117,7 @@ class DeliverRequest(_message.Message):
     WAITED_US_FIELD_NUMBER: _builtins.int
     WAITED_SPAN_US_FIELD_NUMBER: _builtins.int
     COLUMNS_FIELD_NUMBER: _builtins.int
+    NEWER_JOURNAL_FIELD_NUMBER: _builtins.int
     token: _builtins.int
     """The sender's number for this batch on this call. The ACK contains it."""
     consumer: _IncarnationId
@@ -131,6 +132,10 @@ class DeliverRequest(_message.Message):
     """How much later than the oldest of these records the sender had the newest one, in microseconds. The records stand in
     the order of their acceptance, so an owner can say how long those that are left have waited. 0: all came at once, or
     the sender does not say. No decision depends on it.
+    """
+    newer_journal: _builtins.str
+    """Instead of journal, if an earlier version would misread the request: with columns, or PositionIds.first. It knows no
+    such field, so it answers NOT_OWNER, and the sender sends again.
     """
     @_builtins.property
     def sender(self) -> Global___Sender: ...
@@ -181,10 +186,11 @@ class DeliverRequest(_message.Message):
         waited_us: _builtins.int = ...,
         waited_span_us: _builtins.int = ...,
         columns: Global___RecordColumns | None = ...,
+        newer_journal: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "columns", b"columns", "ids", b"ids", "opaque", b"opaque", "order", b"order", "positions", b"positions", "sender", b"sender"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "columns", b"columns", "consumer", b"consumer", "ids", b"ids", "journal", b"journal", "keys", b"keys", "opaque", b"opaque", "order", b"order", "positions", b"positions", "sender", b"sender", "stream", b"stream", "timestamps_us", b"timestamps_us", "token", b"token", "traces", b"traces", "values", b"values", "waited_span_us", b"waited_span_us", "waited_us", b"waited_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "columns", b"columns", "consumer", b"consumer", "ids", b"ids", "journal", b"journal", "keys", b"keys", "newer_journal", b"newer_journal", "opaque", b"opaque", "order", b"order", "positions", b"positions", "sender", b"sender", "stream", b"stream", "timestamps_us", b"timestamps_us", "token", b"token", "traces", b"traces", "values", b"values", "waited_span_us", b"waited_span_us", "waited_us", b"waited_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_ids: _TypeAlias = _typing.Literal["positions", "opaque", "batch"]  # noqa: Y015
     _WhichOneofArgType_ids: _TypeAlias = _typing.Literal["ids", b"ids"]  # noqa: Y015

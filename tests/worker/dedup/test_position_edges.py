@@ -131,3 +131,32 @@ def test_a_position_is_known_exactly_if_it_is_committed(
     halves = [Dedup.inherit(LEFT, "l2", [child]), Dedup.inherit(RIGHT, "r2", [child])]
     for step in later:
         model.deliver(halves[step.right], step, [one for one in range(POSITIONS) if one % 2 == step.right])
+
+
+@pytest.mark.guarantee("G8", section="6.1.1")
+def test_long_ranges_have_a_snapshot() -> None:
+    """Ranges that touch are joined, however long they become. So a snapshot can be taken of whatever was committed."""
+    dedup, parts = admitted(ALL_KEYS, "l"), [(0, 1 << 62), ((1 << 62) + 1, (1 << 63) + 5)]
+    for ends in parts:
+        verdict = dedup.check(PositionIds("j1", 0, ends, (), True), [b"a", b"b"], [10, 10], SENDER)
+        delta = dedup.take([(verdict, range(2))])
+        dedup.committed(decode_delta(msgspec.msgpack.decode(msgspec.msgpack.encode(delta.to_wire()))))
+    known = Dedup.restore(ALL_KEYS, "l", dedup.snapshot().blobs, {})
+    known.admit("j1")
+    positions = [0, 5, 1 << 62, 1 << 63]
+    verdict = known.check(PositionIds("j1", 0, positions, ()), [b"a"] * 4, [10] * 4, SENDER)
+    assert list(verdict.duplicates) == [0, 1, 2, 3]
+
+
+@pytest.mark.guarantee("G13", section="6.1.1")
+def test_pieces_that_are_merged_back_are_one() -> None:
+    """A sequence that is silent states no mark, which would join them."""
+    dedup = admitted(ALL_KEYS, "p")
+    delta = dedup.take([(dedup.check(PositionIds("j1", 2, [3, 5], (), True), [b"a", b"z"], [10, 10], SENDER), range(2))])
+    dedup.committed(delta)
+    for at in (b"c", b"m", b"x"):
+        parts = ALL_KEYS.split(at)
+        dedup = Dedup.inherit(ALL_KEYS, "c", [Dedup.inherit(part, "h", [dedup]) for part in parts])
+        assert len(dedup.tables.positions["j1"].pieces) == 1
+    verdict = dedup.check(PositionIds("j1", 2, [1, 3, 4, 5, 6], ()), [b"a"] * 5, [10] * 5, SENDER)
+    assert [list(verdict.duplicates), list(verdict.fresh_indexes)] == [[0, 1, 2, 3], [4]]

@@ -35,5 +35,3 @@ def test_ranges_are_a_set_of_positions(steps: list[tuple[bool, range]], asked: r
     ranges.drop_below(below)
     assert [position for part in ranges for position in part] == sorted(one for one in model if one >= below)
     assert len(ranges) == len(list(ranges))
-    ranges.clear()
-    assert not ranges
