@@ -20,8 +20,10 @@ from millwheel.rpc.column_keys import ColumnKeys, key_types, longest_in, numpy_h
 from millwheel.rpc.v1 import delivery_pb2 as wire
 
 __all__ = [
+    "SCHEMA_BYTES",
     "RecordColumns",
     "bytes_of",
+    "exact",
     "extremes_of",
     "has_columns",
     "longest_of",
@@ -30,13 +32,15 @@ __all__ = [
 
 _CHUNK: Final = 256
 """So many values are made at a time, and kept."""
-_SCHEMA_BYTES: Final = 64 << 10
+SCHEMA_BYTES: Final = 64 << 10
 """The longest schema. Some are kept, so their size is bounded (G13)."""
 _NAMES_BYTES: Final = 16 << 20
 """The most bytes that the names of columns may have in all encoded records of a delivery (G13). Senders keep to half of
 it. Columns of truth values are small, and the records that are made of them are not."""
 _ROW_BYTES: Final = 16
 """More than a map and one of its values have beside name and content in MessagePack."""
+
+_OFFSET_BYTES: Final = 4
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 
@@ -82,7 +86,7 @@ class RecordColumns(Sequence[bytes]):
         self.key = key
         self.average: int = -(-batch.nbytes // max(1, len(timestamps))) + sum(map(len, batch.schema.names))
         """The size of a record, in bytes: that in the columns, and that of their names, which its value has. All count
-        alike: so parts of a delivery add up to its size."""
+        alike: so parts of a delivery add up to its size. The buffers of received columns have nothing else."""
         self._chunks: dict[int, list[bytes]] = {}
 
     def __len__(self) -> int:
@@ -136,12 +140,8 @@ class RecordColumns(Sequence[bytes]):
         message = wire.RecordColumns(schema=self.batch.schema.serialize().to_pybytes(), key=self.key)
         message.timestamps_us = times.tobytes()
         for column in self.batch.columns:
-            if column.offset:  # its buffers begin before its first value
-                import pyarrow as pa
-
-                column = pa.concat_arrays([column.slice(0, 0), column])
             # None of the values is null, so the first buffer says nothing.
-            message.buffers.extend(buffer.to_pybytes() for buffer in column.buffers()[1:])
+            message.buffers.extend(bytes(buffer or b"") for buffer in exact(column).buffers()[1:])
         return message
 
     @classmethod
@@ -164,8 +164,10 @@ class RecordColumns(Sequence[bytes]):
             raise ValueError(f"the columns have no column {message.key!r} of texts or bytes for keys")
         try:
             for field in schema:
-                buffers = [pa.py_buffer(next(rest)) for _ in range(_buffers_of(field.type))]
-                column = pa.Array.from_buffers(field.type, len(times), [None, *buffers], 0)
+                buffers = [next(rest) for _ in range(_buffers_of(field.type))]
+                if [len(one) for one in buffers] != _sizes_of(field.type, len(times), buffers):
+                    raise ValueError(f"column {field.name!r} has buffers of other sizes than its {len(times):,} values")
+                column = pa.Array.from_buffers(field.type, len(times), [None, *map(pa.py_buffer, buffers)], 0)
                 column.validate(full=True)
                 columns.append(column)
         except StopIteration:
@@ -184,8 +186,8 @@ def _schema(encoded: bytes) -> Any:
     """The schema of a message. A sender has few, so they are kept."""
     import pyarrow as pa
 
-    if len(encoded) > _SCHEMA_BYTES:
-        raise ValueError(f"a schema of {len(encoded):,} bytes; the limit is {_SCHEMA_BYTES:,}")
+    if len(encoded) > SCHEMA_BYTES:
+        raise ValueError(f"a schema of {len(encoded):,} bytes; the limit is {SCHEMA_BYTES:,}")
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(encoded))
     except (pa.ArrowException, OSError, EOFError) as error:
@@ -195,6 +197,25 @@ def _schema(encoded: bytes) -> Any:
     if others := [field for field in schema if field.type not in plain_types()]:
         raise ValueError(f"column {others[0].name!r} is of type {others[0].type}: a delivery has no such columns")
     return schema.remove_metadata()
+
+
+def exact(column: Any) -> Any:
+    """The column in buffers of its own, which begin with its first value, and end with its last one.
+
+    The buffers of a slice are those of the whole column.
+    """
+    import pyarrow as pa
+
+    return pa.concat_arrays([column.slice(0, 0), column])
+
+
+def _sizes_of(kind: Any, count: int, buffers: Sequence[bytes]) -> list[int]:
+    """The sizes of the buffers of so many values. What is beside the values would not be counted (G13)."""
+    if kind not in key_types():
+        return [-(-count * kind.bit_width // 8)]
+    offsets = buffers[0]
+    first, end = (int.from_bytes(one, sys.byteorder) for one in (offsets[:_OFFSET_BYTES], offsets[-_OFFSET_BYTES:]))
+    return [_OFFSET_BYTES * (count + 1), end if first == 0 else -1]
 
 
 def _buffers_of(kind: Any) -> int:

@@ -107,6 +107,11 @@ broken = topology("broken", Hours, bucket, "totals", reads="shop/orders")
 unread = mw.Topology("unread")
 unread.source("orders", Order)
 
+dotted = topology("dotted", Loose, "user.id", kind=Any)
+
+opaque = mw.Topology("opaque")
+opaque.source("orders", bytes)
+
 spoken = mw.Topology("spoken")
 spoken.source("words", str)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from millwheel.client.injector import Injector, InjectorSettings
 from millwheel.client.injector.messages import Limits
 from millwheel.client.injector.outbound import OutboundQueues
-from millwheel.client.injector.tables import table_parts
+from millwheel.client.injector.tables import plain_table, table_parts
 from millwheel.rpc.columns import RecordColumns
 from millwheel.sdk.errors import KeyExtractionError, UsageError, ValueEncodeError
 from millwheel.server.dev_server import DevServer, DevSettings, running
@@ -85,8 +86,13 @@ async def test_each_form_of_a_table_goes_by_columns(
 
 @pytest.mark.parametrize(
     "more",
-    [{"more": [None, *range(2_499)]}, {"more": [[1, 2]] * 2_500}, {"more": [timedelta(seconds=1)] * 2_500}],
-    ids=["nulls", "lists", "another type"],
+    [
+        {"more": [None, *range(2_499)]},
+        {"more": [[1, 2]] * 2_500},
+        {"more": [timedelta(seconds=1)] * 2_500},
+        {"more": pa.array(range(0, 2_500_000, 1_000), pa.timestamp("ns"))},
+    ],
+    ids=["nulls", "lists", "another type", "times of pandas"],
 )
 async def test_what_is_no_plain_column_goes_row_by_row(
     server: DevServer, submit: Submit, sent: list[int], more: dict[str, Any]
@@ -176,23 +182,112 @@ async def test_a_table_of_other_types_is_refused(
         await send(server, pa.table({**COLUMNS, column: values}))
 
 
+async def test_what_arrow_does_not_allow_is_refused(server: DevServer, submit: Submit) -> None:
+    """A receiver would refuse the delivery, and the injector would end."""
+    await submit("shop")
+    offsets = pa.py_buffer(array("i", range(2_501)))
+    bad = pa.Array.from_buffers(pa.string(), 2_500, [None, offsets, pa.py_buffer(b"\xff" * 2_500)])
+    async with Injector("orders", address=server.address) as injector:
+        with pytest.raises(ValueEncodeError, match="'more'"):
+            await injector.send_table(pa.table({**COLUMNS, "more": bad}), timestamp="at")
+        await injector.send_table(pa.table(COLUMNS), timestamp="at")
+        await injector.finish()
+    check_once(await everything(server.address, "echo"), ORDERS)
+
+
+async def test_a_table_of_many_columns_goes_row_by_row(server: DevServer, submit: Submit, sent: list[int]) -> None:
+    """A receiver refuses a schema of this size."""
+    await submit("shop")
+    few = pa.table({**COLUMNS, **{f"column-{one}": ["x"] * 2_500 for one in range(1_500)}}).slice(0, 20)
+    await send(server, few)
+    check_once(await everything(server.address, "echo"), ORDERS[:20])
+    assert not sent
+
+
+async def test_no_row_is_sent_if_a_time_or_position_is_wrong(server: DevServer, submit: Submit) -> None:
+    await submit("shop")
+    times = [*[1_767_225_600_000_000] * 19_999, 1_767_225_600]
+    table = pa.table({"user": ["u"] * 20_000, "number": range(20_000), "at": times})
+    strict = InjectorSettings(any_timestamp=False)
+    given: list[tuple[Any, Any, str]] = [
+        (table, None, "timestamp"), (table[:10_000], (1 << 64) - 9_999, "position"), (table[:1], "1", "position")
+    ]  # fmt: skip
+    async with Injector("orders", address=server.address, settings=strict) as injector:
+        for some, position, why in given:
+            with pytest.raises(UsageError, match=why):
+                await injector.send_table(some, timestamp="at", position=position)
+        assert injector.accepted == 0
+
+
+async def test_a_stream_of_another_format_takes_no_table(server: DevServer, submit: Submit) -> None:
+    """A log would keep maps in MessagePack as its bytes, without an error."""
+    await submit("opaque")
+    async with Injector("orders", address=server.address) as injector:
+        with pytest.raises(UsageError, match="format RAW"):
+            await injector.send_table(pa.table(COLUMNS), timestamp="at")
+        assert injector.accepted == 0
+
+
+async def test_a_column_is_no_path_to_a_key(server: DevServer, submit: Submit) -> None:
+    """The key "user.id" is the field of a field. A column may have this name."""
+    await submit("dotted")
+    with pytest.raises(KeyExtractionError):
+        await send(server, pa.table({**COLUMNS, "user.id": COLUMNS["user"]}))
+
+
 def test_what_is_no_table_is_refused() -> None:
     for data in ([Order("a", 1)], pa.table({"at": [1]}), pa.table({"number": [1], "time": [1]})):
         with pytest.raises(UsageError):
-            list(table_parts(data, "at"))
+            plain_table(data, "at")
     with pytest.raises(UsageError, match="one name"):
-        list(table_parts(pa.table([[1], [2], [3]], names=["at", "number", "number"]), "at"))
+        plain_table(pa.table([[1], [2], [3]], names=["at", "number", "number"]), "at")
 
 
 @pytest.mark.parametrize("texts", [["x" * 10_000] * 500, [*["x"] * 3_000, *["x" * 400_000] * 20]], ids=["wide", "some"])
 def test_a_wide_table_is_sent_in_small_parts(texts: list[str]) -> None:
-    parts = list(table_parts(pd.DataFrame({"text": texts, "at": range(len(texts))}), "at"))
+    parts = list(table_parts(plain_table(pd.DataFrame({"text": texts, "at": range(len(texts))}), "at")))
     assert [time for _, times in parts for time in times] == [*range(len(texts))]
     assert max(values.nbytes for values, _ in parts) <= 1 << 20
 
 
+@pytest.mark.guarantee("G13", section="5.2")
+def test_a_part_has_nothing_of_the_others() -> None:
+    """The buffers of a slice are those of the whole table."""
+    table = pa.table({"text": [f"{one}" for one in range(100_000)], "odd": [True] * 100_000, "at": range(100_000)})
+    for values, times in table_parts(plain_table(table, "at")):
+        size = RecordColumns(values, times, "text").to_wire().ByteSize()
+        assert max(size, values.get_total_buffer_size()) < 2 * values.nbytes + 8 * len(times) + 4_096
+
+
+def test_the_index_of_a_data_frame_is_no_column() -> None:
+    frame = pd.DataFrame({"number": range(9), "at": range(9)})
+    for data in (frame[frame.number != 2], frame.sample(frac=1, random_state=1), frame.set_index("number", drop=False)):
+        assert plain_table(data, "at").column_names == ["number", "at"]
+
+
+def test_columns_get_the_plain_type_of_their_values() -> None:
+    columns = {
+        "text": pa.array(["a"], pa.string_view()),
+        "raw": pa.array([b"a"], pa.binary_view()),
+        "when": pa.array([1_000], pa.timestamp("ns", "UTC")),
+        "long": pa.array([1_000], pa.duration("ns")),
+        "at": pa.array([1], pa.timestamp("s")),
+    }
+    table = plain_table(pa.table(columns), "at")
+    types = [pa.string(), pa.binary(), pa.timestamp("us", "UTC"), pa.duration("us"), pa.int64()]
+    assert (table.schema.types, table.column("at").to_pylist()) == (types, [1_000_000])
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("at", pa.array([1 << 60], pa.timestamp("s"))), ("when", pa.array([1_001], pa.timestamp("ns")))],
+)
+def test_a_time_that_would_change_is_refused(name: str, values: Any) -> None:
+    with pytest.raises(UsageError, match=name):
+        plain_table(pa.table({"when": [1], "at": [1], name: values}), "at")
+
+
 def test_many_columns_make_parts_of_few_rows() -> None:
-    parts = list(
-        table_parts(pa.table({f"column-{one:040}": [True] * 2_000 for one in range(200)} | {"at": range(2_000)}), "at")
-    )
+    table = pa.table({f"column-{one:040}": [True] * 2_000 for one in range(200)} | {"at": range(2_000)})
+    parts = list(table_parts(plain_table(table, "at")))
     assert max(len(times) for _, times in parts) < 1_000

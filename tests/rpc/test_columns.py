@@ -35,13 +35,14 @@ def request(message: wire.RecordColumns) -> wire.DeliverRequest:
     return wire.DeliverRequest(columns=message, positions=ids)
 
 
-@pytest.mark.parametrize(("first", "end"), [(0, 600), (3, 4), (13, 300), (599, 600)])
+@pytest.mark.parametrize(("first", "end"), [(0, 600), (0, 1), (0, 300), (3, 4), (13, 300), (599, 600)])
 def test_columns_arrive_as_they_were_sent(first: int, end: int) -> None:
     sent = request(columns(first, end).to_wire())
     delivery = decode_delivery(wire.DeliverRequest.FromString(sent.SerializeToString()), None)
     assert list(map(msgspec.msgpack.decode, delivery.values)) == ROWS[first:end]
     assert list(delivery.keys) == [row["text"].encode() for row in ROWS[first:end]]
     assert list(delivery.timestamps) == list(range(first, end))
+    assert sum(map(len, sent.columns.buffers)) <= columns(first, end).batch.nbytes + 8
     assert record_count(sent) == end - first == len(delivery.ids.positions)  # type: ignore[union-attr]
 
 
@@ -107,6 +108,32 @@ def offsets_beyond(message: wire.RecordColumns) -> None:
     message.buffers[0] = message.buffers[0][:-4] + b"\xff\xff\xff\x7f"
 
 
+def a_byte_more(message: wire.RecordColumns) -> None:
+    message.buffers[0] += b"\0"
+
+
+def an_offset_more(message: wire.RecordColumns) -> None:
+    message.buffers[0] += message.buffers[0][-4:]
+
+
+def behind_the_texts(message: wire.RecordColumns) -> None:
+    message.buffers[1] += bytes(1 << 20)
+
+
+def before_the_texts(message: wire.RecordColumns) -> None:
+    offsets = array("i", message.buffers[0])
+    message.buffers[0] = array("i", (8 + one for one in offsets)).tobytes()
+    message.buffers[1] = bytes(8) + message.buffers[1]
+
+
+def behind_the_numbers(message: wire.RecordColumns) -> None:
+    message.buffers[4] += bytes(8)
+
+
+def behind_the_bits(message: wire.RecordColumns) -> None:
+    message.buffers[6] += bytes(1)
+
+
 def no_text(message: wire.RecordColumns) -> None:
     message.buffers[1] = b"\xff" + message.buffers[1][1:]
 
@@ -144,8 +171,9 @@ def long_names(message: wire.RecordColumns) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [of_other_type, of_one_name, no_schema, a_long_schema, short_offsets, offsets_beyond, no_text, too_few, too_many,
-     another_key, a_number_as_key, half_a_time, more_times, long_names],
+    [of_other_type, of_one_name, no_schema, a_long_schema, short_offsets, offsets_beyond, a_byte_more, an_offset_more,
+     behind_the_texts, before_the_texts, behind_the_numbers, behind_the_bits, no_text, too_few, too_many, another_key,
+     a_number_as_key, half_a_time, more_times, long_names],
 )  # fmt: skip
 def test_malformed_columns_are_refused(change: Callable[[wire.RecordColumns], None]) -> None:
     message = columns(5, 90).to_wire()

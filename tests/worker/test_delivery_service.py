@@ -279,10 +279,10 @@ async def test_an_earlier_version_owns_no_newer_delivery(sent: Delivery) -> None
     sent = replace(sent, ids=PositionIds("p", 0, range(5, 7), (), True))
     request = encode_delivery(sent, 1)
     assert decode_delivery(request, None).journal == "c.1.j1"
-    for name in ("columns", "newer_journal"):
-        request.ClearField(name)
-    for name in ("complete", "first"):
-        request.positions.ClearField(name)
+    for field in ("columns", "newer_journal"):
+        request.ClearField(field)
+    request.positions.ClearField("complete")
+    request.positions.ClearField("first")
     receiver = hosted(lambda event: [Acknowledge(event, ACKED)])
     async with delivering({"c.1.j1": receiver}) as address, open_channel(address) as channel:
 

@@ -2,7 +2,8 @@
 
 Records go by columns if that needs no look at each of them: the columns are of plain types without nulls, they have the
 fields of the stream's declared type, and each consumer's key is one of the columns. Otherwise they are encoded one by
-one, and go the way of all records. So a table has the same effect in either form.
+one, and go the way of all records. So a table has the same effect in either form. Its rows are maps in MessagePack, so
+a stream of another format takes no table.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from millwheel.client.injector.admission import RecordAdmission
+from millwheel.client.injector.admission import CHUNK_RECORDS, RecordAdmission
 from millwheel.client.injector.ids import IdScope
 from millwheel.client.injector.messages import Columns
 from millwheel.client.injector.routing import ConsumerRouting, StreamRouting
@@ -22,11 +23,11 @@ from millwheel.client.injector.settings import InjectorSettings
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.limits import MAX_KEY_BYTES, MAX_VALUE_BYTES
 from millwheel.rpc.column_keys import longest_in
-from millwheel.rpc.columns import RecordColumns, plain_types
+from millwheel.rpc.columns import SCHEMA_BYTES, RecordColumns, exact, plain_types
 from millwheel.rpc.v1 import topology_pb2 as specs
-from millwheel.sdk.errors import UsageError
+from millwheel.sdk.errors import UsageError, ValueEncodeError
 
-__all__ = ["TABLE_RECORDS", "TableAdmission", "table_parts"]
+__all__ = ["TABLE_RECORDS", "TableAdmission", "plain_table", "table_parts", "times_in"]
 
 TABLE_RECORDS: Final = 8_192
 """The most records of a table that are passed to the core at a time."""
@@ -38,16 +39,14 @@ _NAME_BYTES: Final = 16
 _IN_MSGPACK: Final = (specs.VALUE_FORMAT_MSGPACK, specs.VALUE_FORMAT_UNSPECIFIED)
 _PLAIN: Final = frozenset({"bool", "int", "float", "str", "bytes"})
 """The kinds of fields whose values are exactly those of a plain column."""
-_encode: Final = msgspec.msgpack.Encoder().encode
 
 
-def table_parts(data: Any, timestamp: str, most: int = TABLE_RECORDS) -> Iterator[tuple[Any, array[int]]]:
-    """The parts of a table: record batches without the column of timestamps, and the timestamps in microseconds.
+def plain_table(data: Any, timestamp: str) -> Any:
+    """A table with columns of plain types, as far as that changes no value. The last one has the timestamps.
 
     Args:
         data: A table or a record batch of Arrow, or what has the Arrow PyCapsule interface.
         timestamp: The column of timestamps: of a type of timestamps, or integers of microseconds.
-        most: The most records of a part.
 
     Raises:
         UsageError: There is no such column, or it has nulls or other values. pyarrow is not installed.
@@ -57,7 +56,7 @@ def table_parts(data: Any, timestamp: str, most: int = TABLE_RECORDS) -> Iterato
     except ModuleNotFoundError as error:
         raise UsageError("tables need pyarrow: install MillWheel with the extra arrow") from error
     try:
-        table = data if isinstance(data, pa.Table) else pa.table(data)
+        table = data if isinstance(data, pa.Table) else _read(data)
     except (TypeError, ValueError, pa.ArrowException) as error:
         raise UsageError(f"a table or record batch of Arrow is sent, or what can be read as one: {error}") from error
     if timestamp not in table.column_names or len(table.column_names) < 2:
@@ -67,18 +66,46 @@ def table_parts(data: Any, timestamp: str, most: int = TABLE_RECORDS) -> Iterato
     times = table.column(timestamp)
     if not (pa.types.is_timestamp(times.type) or times.type == pa.int64()) or times.null_count:
         raise UsageError(f"column {timestamp!r} has timestamps or integers of microseconds, and no nulls")
-    try:
-        if pa.types.is_timestamp(times.type):
-            times = times.cast(pa.timestamp("us", times.type.tz), safe=False)
-        whole = _plain(table.drop_columns([timestamp])).append_column(timestamp, times.cast(pa.int64()))
-    except pa.ArrowException as error:
-        raise UsageError(f"column {timestamp!r}: {error}") from error
-    names = sum(_NAME_BYTES + len(name) for name in whole.column_names)
-    rows = max(1, min(most, _TABLE_BYTES * whole.num_rows // max(1, whole.nbytes), _NAMES_BYTES // names))
-    for batch in _bounded(whole.combine_chunks().to_batches(rows)):
-        stamps = batch.column(batch.num_columns - 1)
-        values = pa.RecordBatch.from_arrays(batch.columns[:-1], names=batch.schema.names[:-1])
-        yield values, array("q", pa.concat_arrays([stamps.slice(0, 0), stamps]).buffers()[1].to_pybytes())
+    if pa.types.is_timestamp(times.type):
+        # Fractions of a microsecond are cut off. In another unit, what changes is a time beyond the last one: an error.
+        cut = times.type.unit == "ns"
+        times = _cast(timestamp, times, pa.timestamp("us", times.type.tz), safe=not cut).cast(pa.int64())
+    return _plain(table.drop_columns([timestamp])).append_column(timestamp, times)
+
+
+def _read(data: Any) -> Any:
+    """The table of other data. The index of a data frame of pandas is no column."""
+    import pyarrow as pa
+
+    of_pandas = type(data).__module__.partition(".")[0] == "pandas"
+    return pa.Table.from_pandas(data, preserve_index=False) if of_pandas else pa.table(data)
+
+
+def times_in(table: Any) -> list[int]:
+    """The least and the greatest timestamp of a ``plain_table``, in microseconds. Empty if it has no rows."""
+    import pyarrow.compute as pc
+
+    found = pc.min_max(table.column(table.num_columns - 1))
+    return [found[name].as_py() for name in ("min", "max")] if table.num_rows else []
+
+
+def table_parts(table: Any, most: int = TABLE_RECORDS) -> Iterator[tuple[Any, array[int]]]:
+    """The parts of a ``plain_table``: record batches without the timestamps, and these, in microseconds.
+
+    A part has buffers of its own. So what is not ACKed keeps no more of the table in memory.
+
+    Args:
+        table: The table.
+        most: The most records of a part.
+    """
+    import pyarrow as pa
+
+    names = sum(_NAME_BYTES + len(name) for name in table.column_names)
+    rows = max(1, min(most, _TABLE_BYTES * table.num_rows // max(1, table.nbytes), _NAMES_BYTES // names))
+    for batch in _bounded(table.combine_chunks().to_batches(rows)):
+        *columns, stamps = map(exact, batch.columns)
+        values = pa.RecordBatch.from_arrays(columns, names=batch.schema.names[:-1])
+        yield values, array("q", stamps.buffers()[1].to_pybytes())
 
 
 def _bounded(batches: Iterable[Any]) -> Iterator[Any]:
@@ -92,22 +119,34 @@ def _bounded(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def _plain(table: Any) -> Any:
-    """The table with columns of plain types, where that changes no value."""
+    """The table with columns of plain types, where that changes no value. Times and durations have microseconds."""
     import pyarrow as pa
 
+    types = pa.types
     for number, field in enumerate(table.schema):
-        kind, types = field.type, pa.types
-        kind = kind.value_type if types.is_dictionary(kind) else kind
+        kind = field.type.value_type if types.is_dictionary(field.type) else field.type
         wanted = (
             pa.int64() if types.is_integer(kind) and kind != pa.uint64()
             else pa.float64() if kind == pa.float32()
-            else pa.string() if types.is_large_string(kind) or types.is_string(kind)
-            else pa.binary() if types.is_large_binary(kind) or types.is_binary(kind)
+            else pa.string() if types.is_large_string(kind) or types.is_string(kind) or types.is_string_view(kind)
+            else pa.binary() if types.is_large_binary(kind) or types.is_binary(kind) or types.is_binary_view(kind)
+            else pa.timestamp("us", kind.tz) if types.is_timestamp(kind) and kind.unit == "ns"
+            else pa.duration("us") if types.is_duration(kind) and kind.unit == "ns"
             else field.type
         )  # fmt: skip
         if wanted != field.type:
-            table = table.set_column(number, field.name, table.column(number).cast(wanted))
+            table = table.set_column(number, field.name, _cast(field.name, table.column(number), wanted))
     return table
+
+
+def _cast(name: str, column: Any, wanted: Any, *, safe: bool = True) -> Any:
+    """The column in another type. UsageError: a value does not fit."""
+    import pyarrow as pa
+
+    try:
+        return column.cast(wanted, safe=safe)
+    except pa.ArrowException as error:
+        raise UsageError(f"column {name!r} of the table: {error}") from error
 
 
 class TableAdmission:
@@ -118,7 +157,7 @@ class TableAdmission:
         self._admission = admission
         self._settings = settings
         self._fitting: tuple[Any, Any, bool] | None = None
-        """The last schema of a table, the declared types, and whether the one has the fields of the others."""
+        """The last schema of a table, the declared types, and whether such records go by columns."""
 
     @property
     def most(self) -> int:
@@ -137,7 +176,12 @@ class TableAdmission:
             newest: The largest of them.
             position: The position of the first record in ``partition``. The others follow. None: records without one.
             partition: The partition of the source.
+
+        Raises:
+            UsageError: The stream's format is another one than that of a table's rows.
+            ValueEncodeError: A column has no valid values.
         """
+        _check_values(values)
         count, admission = len(timestamps), self._admission
         positions = None if position is None else range(position, position + count)
         scope = admission.ids.scope(None, positions, partition, None)
@@ -153,8 +197,22 @@ class TableAdmission:
                     sent = True
                     break
         if not sent:
-            encoded = [_encode(row) for row in values.to_pylist()]
-            await admission.send(encoded, timestamps, None, positions, partition, encoded=True)
+            await self._send_rows(values, timestamps, positions, partition)
+
+    async def _send_rows(self, values: Any, timestamps: array[int], positions: range | None, partition: str) -> None:
+        """Send records one by one. If one cannot be encoded, the chunks before it are accepted."""
+        admission = self._admission
+        if (form := self._session.routing.format) not in _IN_MSGPACK:
+            shown = specs.ValueFormat.Name(form).removeprefix("VALUE_FORMAT_")
+            raise UsageError(
+                f"stream {self._session.core.stream!r} has values of format {shown}, and the rows of a table are maps "
+                "in MessagePack: send values of that format by send_many"
+            )
+        for first in range(0, len(timestamps), CHUNK_RECORDS):
+            part = slice(first, first + CHUNK_RECORDS)
+            encoded = admission.encoder.rows(_rows_of(values[part]))
+            some = None if positions is None else positions[part]
+            await admission.send(encoded, timestamps[part], None, some, partition, encoded=True)
 
     def _accept(
         self, records: RecordColumns, names: Mapping[IncarnationId, str], positions: range | None, scope: IdScope
@@ -193,13 +251,36 @@ class TableAdmission:
         return keys
 
     def _fits(self, schema: Any, routing: StreamRouting) -> bool:
-        """Whether each record with such columns is of a type that is declared for the stream."""
-        if not self._settings.check_types or not routing.schemas:
-            return True
+        """Whether each record with such columns is of a type that is declared for the stream, if one is.
+
+        A receiver refuses a long schema.
+        """
         known = self._fitting
         if known is None or known[0] != schema or known[1] is not routing.schemas:
-            known = self._fitting = schema, routing.schemas, any(_fits(schema, one) for one in routing.schemas)
+            declared = routing.schemas if self._settings.check_types else ()
+            fits = not declared or any(_fits(schema, one) for one in declared)
+            known = self._fitting = schema, routing.schemas, fits and schema.serialize().size <= SCHEMA_BYTES
         return known[2]
+
+
+def _rows_of(values: Any) -> list[dict[str, Any]]:
+    """The rows as Python values. ValueEncodeError: Python has no such value, such as a time after the year 9999."""
+    try:
+        rows: list[dict[str, Any]] = values.to_pylist()
+    except (ValueError, OverflowError) as error:  # Arrow's own errors of values are ValueErrors, too
+        raise ValueEncodeError(f"a row of the table: {error}") from error
+    return rows
+
+
+def _check_values(values: Any) -> None:
+    """Raise ValueEncodeError if a column has values that Arrow does not allow, such as texts that are no UTF-8."""
+    import pyarrow as pa
+
+    for name, column in zip(values.schema.names, values.columns, strict=True):
+        try:
+            column.validate(full=True)
+        except pa.ArrowException as error:
+            raise ValueEncodeError(f"column {name!r} of the table: {error}") from error
 
 
 def _key_of(consumer: ConsumerRouting, schema: Any) -> str | None:
@@ -208,8 +289,8 @@ def _key_of(consumer: ConsumerRouting, schema: Any) -> str | None:
 
     if consumer.log:
         return ""
-    if len(consumer.fields) != 1 or consumer.fields[0] not in schema.names:
-        return None
+    if len(consumer.fields) != 1 or consumer.fields[0] not in schema.names or "." in consumer.fields[0]:
+        return None  # with a dot it is a path: the field of a field
     return consumer.fields[0] if schema.field(consumer.fields[0]).type == pa.string() else None
 
 
