@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final, overload
 
-__all__ = ["ColumnKeys", "bytes_in", "key_types", "longest_in", "numpy_here"]
+__all__ = ["ColumnKeys", "bytes_in", "key_list", "key_types", "longest_in", "numpy_here"]
 
 _SINGLE_READS: Final = 32
 """So many keys are read from the column. With more of them, all keys are made at once: that costs a tenth for each."""
@@ -68,6 +68,11 @@ class ColumnKeys(Sequence[bytes]):
 
         found = pc.min_max(self.column.view(pa.binary()))
         return found["min"].as_py(), found["max"].as_py()
+
+
+def key_list(keys: Sequence[bytes]) -> Sequence[bytes]:
+    """The keys without the columns that they came in, which are then not kept for them (G13)."""
+    return keys.tolist() if isinstance(keys, ColumnKeys) else keys
 
 
 @lru_cache(1)

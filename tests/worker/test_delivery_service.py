@@ -279,8 +279,8 @@ async def test_an_earlier_version_owns_no_newer_delivery(sent: Delivery) -> None
     sent = replace(sent, ids=PositionIds("p", 0, range(5, 7), (), True))
     request = encode_delivery(sent, 1)
     assert decode_delivery(request, None).journal == "c.1.j1"
-    for field in ("columns", "newer_journal"):
-        request.ClearField(field)
+    request.ClearField("columns")
+    request.ClearField("newer_journal")
     request.positions.ClearField("complete")
     request.positions.ClearField("first")
     receiver = hosted(lambda event: [Acknowledge(event, ACKED)])

@@ -13,7 +13,7 @@ from typing import Any, Final
 from millwheel.model.page_keys import PAGE_BYTE
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.model.watermarks import MinTracker
-from millwheel.rpc.column_keys import ColumnKeys
+from millwheel.rpc.column_keys import ColumnKeys, key_list
 from millwheel.rpc.columns import RecordColumns, bytes_of, extremes_of
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.admission import DeliveryAdmission, column_problem
@@ -146,6 +146,7 @@ class IntervalIntake:
             # Values that are not admitted would stay in memory uncounted, so they are dropped. The list may be shared
             # with the sender, so it is replaced.
             delivery.values = without(values, frozenset(indexes))
+            delivery.keys = key_list(delivery.keys)
             size = bytes_of(delivery.values)
         receipt = DeliveryReceipt(delivery, verdict, len(indexes), held, size, now)
         self.unfinished[receipt] = None

@@ -152,7 +152,9 @@ def test_long_ranges_have_a_snapshot() -> None:
 def test_pieces_that_are_merged_back_are_one() -> None:
     """A sequence that is silent states no mark, which would join them."""
     dedup = admitted(ALL_KEYS, "p")
-    delta = dedup.take([(dedup.check(PositionIds("j1", 2, [3, 5], (), True), [b"a", b"z"], [10, 10], SENDER), range(2))])
+    delta = dedup.take(
+        [(dedup.check(PositionIds("j1", 2, [3, 5], (), True), [b"a", b"z"], [10, 10], SENDER), range(2))]
+    )
     dedup.committed(delta)
     for at in (b"c", b"m", b"x"):
         parts = ALL_KEYS.split(at)

@@ -61,6 +61,20 @@ def test_parts_of_columns_leave_the_intake_completely() -> None:
     assert driver.state.intake.bytes == 0
 
 
+@pytest.mark.guarantee("G13")
+def test_a_part_that_is_admitted_keeps_no_columns() -> None:
+    """The records of a part are counted, and the columns of the whole delivery are not."""
+    driver = IntervalDriver(Copies(), outputs={})
+    deliver(driver, "ab")
+    driver.commit_all()
+    part = deliver(driver, "bcde", 1)
+    assert driver.state.intake.records == 3
+    assert isinstance(part.values, list)
+    assert part.keys == [b"b", b"c", b"d", b"e"]
+    driver.commit_all()
+    assert driver.state.intake.bytes == 0
+
+
 def test_keys_of_bytes_are_looked_at() -> None:
     driver = driver_of(Results())
     batch_keys = deliver(driver, "ab", key="raw")

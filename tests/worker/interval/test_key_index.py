@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from millwheel.rpc.column_keys import ColumnKeys
 from millwheel.rpc.columns import RecordColumns
-from millwheel.worker.interval.panes.key_index import MAX_KEY, KeyIndex, distinct
+from millwheel.worker.interval.panes.key_index import _MIXERS, MAX_KEY, KeyIndex, distinct
 from millwheel.worker.interval.panes.table import PaneTable, WindowPanes
 
 NAME = (0, 10, b"")
@@ -89,6 +89,62 @@ def test_keys_that_meet_in_one_place_end_the_search() -> None:
     """Whoever chooses the keys must not make the search long."""
     index, keys = KeyIndex(1), [f"{number}".encode() for number in range(300)]
     assert index.numbers_of(column(keys), slice(None)) is None
+
+
+def meeting(place: int, number: int) -> bytes:
+    """A key of eight bytes whose first place is this one, in a table of any size: the steps of ``_places_of`` back."""
+    whole = 1 << 64
+    mixed = (place << 32 | number) * pow(_MIXERS[0], -1, whole) % whole
+    mixed ^= mixed >> 32
+    return ((mixed ^ 8 * _MIXERS[-1] % whole) * pow(_MIXERS[0], -1, whole) % whole).to_bytes(8, "little")
+
+
+@pytest.mark.guarantee("G8")
+def test_growth_ends_although_keys_meet_in_one_place() -> None:
+    """Added one by one, each needs few steps. Put back at once, some would need a step for each other key."""
+    index = KeyIndex()
+    keys = [meeting(0, number) for number in range(32)] + [meeting(place, place) for place in range(1, 400)]
+    for key in keys:
+        numbers = index.numbers_of(column([key]), slice(None))
+        assert numbers is not None
+        assert index.keys[numbers[0]] == key
+    assert index.generation == 1
+    numbers = index.numbers_of(column(keys[::-1]), slice(None))
+    assert numbers is None or [index.keys[number] for number in numbers.tolist()] == keys[::-1]
+
+
+@pytest.mark.guarantee("G13")
+def test_a_window_of_few_panes_has_no_place_for_each_key() -> None:
+    table, sizes = PaneTable(), 0
+    keys = [f"{number}".encode() for number in range(20_000)]
+    numbers = table.numbers_of(column(keys), range(20_000))
+    assert numbers is not None
+    table.changing(NAME, ["<i8"]).rows_of_numbers(numbers, table.index)
+    for number in range(500):
+        window = table.changing((10 + number, 20 + number, b""), ["<i8"])
+        rows = window.rows_of_numbers(numbers[[number, 7, number]], table.index)
+        assert [window.keys[row] for row in rows.tolist()] == [keys[number], b"7", keys[number]]
+        sizes += window.bytes
+    assert sizes < 1 << 20
+    many = table.changing(NAME, ["<i8"])
+    rows = many.rows_of_numbers(numbers[:2_000], table.index)
+    assert [many.keys[row] for row in rows.tolist()] == keys[:2_000]
+    assert many.numbered is not None
+
+
+@pytest.mark.guarantee("G13")
+def test_the_index_of_a_table_without_windows_is_empty() -> None:
+    table = PaneTable()
+    keys = [f"{number}".encode() for number in range(20_000)]
+    window = table.changing(NAME, ["<i8"])
+    numbers = table.numbers_of(column(keys), range(20_000))
+    assert numbers is not None
+    window.rows_of_numbers(numbers, table.index)
+    table.settle()
+    assert table.bytes > 2 << 20
+    table.changing(NAME, ["<i8"]).close(keys)
+    table.settle()
+    assert (len(table.index.keys), table.bytes) == (0, table.index.bytes)
 
 
 @pytest.mark.guarantee("G13")

@@ -107,19 +107,27 @@ class KeyIndex:
             while _SLACK * (count + more) > places:
                 places *= 2
             self._places = np.full(places, -1, np.int32)
-            self._put_back(count)
+            if not self._put_back(count):
+                self.empty()
+                self._make_room(more, lanes)
 
-    def _put_back(self, count: int) -> None:
-        """Put all known keys into a new table."""
+    def _put_back(self, count: int) -> bool:
+        """Put all known keys into a new table. Returns whether none of them needs too many steps (G8).
+
+        They come at once, and each was added alone before. So their steps may be far more than they were.
+        """
         import numpy as np
 
         places = self._places_of([one[:count] for one in self._words], self._lengths[:count])
         left = np.arange(count, dtype=np.int32)
-        while len(left):
+        for _ in range(self._most_probes):
+            if not len(left):
+                break
             free = self._places[places] < 0
             self._places[places[free]] = left[free]
             behind = self._places[places] != left
             left, places = left[behind], (places[behind] + 1) & (len(self._places) - 1)
+        return not len(left)
 
     def _places_of(self, words: list[Column], lengths: Column) -> Column:
         """The first place of each key."""

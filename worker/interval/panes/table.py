@@ -39,6 +39,8 @@ _PANE_BYTES: Final = 150
 
 _MOST_SPARE: Final = 1 << 14
 """The index may have so many keys that have no pane any more, some megabytes."""
+_SPARSE: Final = 16
+"""With so many keys of the index for each pane and record, a window finds its panes by their keys."""
 
 WindowName = tuple[int, int, bytes]
 """A window's start and end, and the form of its columns, encoded. The same bounds in another form are another window:
@@ -117,6 +119,11 @@ class WindowPanes:
         """The rows of keys by their numbers in an index. A key without a pane gets one."""
         import numpy as np
 
+        if len(index.keys) > _SPARSE * (len(self.rows) + len(numbers)):
+            # A place for each key of the index would cost more than the panes (G13).
+            self.numbered = None
+            chosen, places = np.unique(numbers, return_inverse=True)
+            return self.rows_of([index.keys[number] for number in chosen.tolist()])[places]
         generation, known = self.numbered or (-1, np.zeros(0, np.int32))
         if generation != index.generation:
             known = np.full(len(index.keys), -1, np.int32)
@@ -248,10 +255,13 @@ class PaneTable:
         numbers = index.numbers_of(
             keys, slice(indexes[0], indexes[-1] + 1) if some else np.array(indexes, np.int64)
         )  # fmt: skip
-        size = index.bytes
+        self._count_index()
+        return numbers
+
+    def _count_index(self) -> None:
+        size = self.index.bytes
         self.bytes += size - self._index_bytes
         self._index_bytes = size
-        return numbers
 
     def __len__(self) -> int:
         """The number of panes. Each is a timer, too."""
@@ -319,6 +329,9 @@ class PaneTable:
             if not window.rows:
                 del self.windows[name]
         self.changed, self._sought = {}, False
+        if not self.windows and self._index_bytes and len(self.index.keys) > _MOST_SPARE:
+            self.index.empty()
+            self._count_index()
 
     def take_in(self, others: Sequence[PaneTable], keys: KeyInterval) -> None:
         """Add the panes of parents' tables for these keys. No key has a pane in two of them.
