@@ -8,6 +8,7 @@ from millwheel.client.injector.core import InjectorCore
 from millwheel.client.injector.outbound import InjectedBatch
 from millwheel.client.injector.rerouting import Rerouting
 from millwheel.master.services import routing
+from millwheel.rpc import deliveries
 from millwheel.rpc.columns import RecordColumns
 from millwheel.worker.dedup import check, renaming
 from millwheel.worker.dedup.pieces import PositionPiece
@@ -251,5 +252,65 @@ rewriting(
     "for one in (streams,)",
     seeds=0,
     test="tests/worker/interval/test_productions.py::test_one_production_among_others_reaches_its_own_target",
+    why=_FEW,
+)
+
+rewriting(
+    "misread-by-earlier-versions",
+    "G1",
+    "a request that an earlier version would misread names its journal where that finds none",
+    deliveries,
+    'request.newer_journal, request.journal = request.journal, ""',
+    "pass",
+    seeds=0,
+    test="tests/worker/test_delivery_service.py::test_an_earlier_version_owns_no_newer_delivery",
+    why=_FEW,
+)
+
+rewriting(
+    "slices-with-whole-tables",
+    "G13",
+    "a slice is sent in buffers of its own",
+    RecordColumns.to_wire,
+    "exact(column).buffers()",
+    "column.buffers()",
+    seeds=0,
+    test="tests/rpc/test_columns.py::test_columns_arrive_as_they_were_sent",
+    why=_FEW,
+)
+
+rewriting(
+    "bytes-beside-values",
+    "G13",
+    "buffers of columns have the bytes of their values alone",
+    RecordColumns,
+    "if [len(one) for one in buffers] != _sizes_of(",
+    "if False and [len(one) for one in buffers] != _sizes_of(",
+    seeds=0,
+    test="tests/rpc/test_columns.py::test_malformed_columns_are_refused[behind_the_texts]",
+    why=_FEW,
+)
+
+rewriting(
+    "places-for-all-keys",
+    "G13",
+    "a window with few panes has no place for each key of the index",
+    WindowPanes.rows_of_numbers,
+    "if len(index.keys) > _SPARSE",
+    "if len(index.keys) < 0 * _SPARSE",
+    seeds=0,
+    test=f"{_INDEX}::test_a_window_of_few_panes_has_no_place_for_each_key",
+    why=_FEW,
+)
+
+rewriting(
+    "growth-with-any-keys",
+    "G8",
+    "the index forgets keys that need too many steps when it grows",
+    KeyIndex,
+    "return not len(left)",
+    "return True",
+    seeds=0,
+    test=f"{_INDEX}::test_growth_ends_although_keys_meet_in_one_place",
     why=_FEW,
 )
