@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,6 +32,8 @@ _SOON_SECONDS: Final = 3600.0
 """A backlog that takes longer to catch up may need an action."""
 _RECENT: Final = seconds(60)
 """So long after a change of intervals, nothing is said of how it goes on."""
+_LONG_SECONDS: Final = 600.0
+"""After so long a wait, a remedy is given all the same: a large computation may be balanced each minute."""
 
 
 def backlog_problems(
@@ -47,26 +49,28 @@ def backlog_problems(
         explained: Computations with another problem that explains it, such as a hot key. They are left out.
         now: The wall time.
     """
-    missing = missing_workers(readable_events(known.events), known.workers, now)
-    changed = _recent_changes(known, now)
+    found = []
     for incarnation, place in sorted(names_of(known).items(), key=lambda pair: pair[1]):
-        if place in explained:
-            continue
-        waiting = _waiting(known, book, incarnation)
-        behind = [one for one, load in waiting if _is_behind(load)]
+        behind = [] if place in explained else [one for one in _waiting(known, book, incarnation) if _is_behind(one[1])]
         if behind:
-            reports = [report for one in behind if (report := book.report_of(one)) is not None]
-            paces = [pace for report in reports if (pace := report.pace) is not None]
-            come = [report.come for report in reports]
-            backlog = _Backlog(
-                "/".join(place),
-                [load for _, load in waiting if _is_behind(load)],
-                sorted({one.owner.worker_id for one in behind}),
-                paces if len(paces) == len(behind) else None,
-                sum(one for one in come if one is not None) if None not in come else None,
-                place in changed,
-            )
-            yield health_problem(backlog.text(book, missing), "MillwheelWorkStuck", *place)
+            found.append((place, behind))
+    if not found:
+        return
+    events = list(readable_events(known.events))
+    missing, changed = missing_workers(events, known.workers, now), _recent_changes(events, now)
+    for place, behind in found:
+        reports = [report for one, _ in behind if (report := book.report_of(one)) is not None]
+        paces = [pace for report in reports if (pace := report.pace) is not None]
+        come = [report.come for report in reports]
+        backlog = _Backlog(
+            "/".join(place),
+            [load for _, load in behind],
+            sorted({one.owner.worker_id for one, _ in behind}),
+            paces if len(paces) == len(behind) else None,
+            sum(one for one in come if one is not None) if None not in come else None,
+            place in changed,
+        )
+        yield health_problem(backlog.text(book, missing), "MillwheelWorkStuck", *place)
 
 
 def interval_backlog(known: Catalog, book: LoadBook, incarnation: IncarnationId, journal: str) -> str:
@@ -105,9 +109,14 @@ class _Backlog:
     come: float | None
     changed: bool
 
+    @property
+    def waited(self) -> float:
+        """For how many seconds the oldest work has waited."""
+        return max(load.system_lag_seconds for load in self.loads)
+
     def text(self, book: LoadBook, missing: Sequence[cluster.DepartedWorker]) -> str:
         """Say what waits, how it goes on, and what to do."""
-        waited = format_duration(Duration(seconds(max(load.system_lag_seconds for load in self.loads))))
+        waited = format_duration(Duration(seconds(self.waited)))
         queued = counted(sum(load.queued_records for load in self.loads), "record")
         return (
             f"computation {self.name} is behind: its oldest work has waited for {waited}. {queued} wait"
@@ -127,11 +136,10 @@ class _Backlog:
             left = time_left(self.paces)
             if left is not None:
                 about = format_duration(Duration(seconds(max(1.0, round(left)))))
-                sooner = f"{start} to make that shorter" if start else " More workers make that shorter"
-                calm = " It needs no action." if left <= _SOON_SECONDS else ""
-                return f"{rate}: it catches up in about {about}.{calm}{sooner}"
-            rate += ": it does not catch up"
-        if self.changed:
+                calm = " It needs no action." if left <= _SOON_SECONDS and not missing else ""
+                return f"{rate}: it catches up in about {about}.{calm}{start or ' More workers make that shorter'}"
+            rate += _verdict(self.paces)
+        if self.changed and self.waited <= _LONG_SECONDS:
             return f"{rate}. Its intervals were moved or split within the last minute: look again in a minute.{start}"
         return f"{rate}. {self._remedy(book, missing)}"
 
@@ -153,7 +161,7 @@ class _Backlog:
                 f"interval split {name}`"
             )
         if missing:
-            return f"{state}. {_start(missing)}, and balancing moves intervals there"
+            return f"{state}. {_start(missing)}. Balancing moves intervals there"
         without = "" if self.paces else ". Without more, it catches up by itself if fewer records come than it takes"
         return f"{state}. Start more workers, and balancing moves intervals there{without}"
 
@@ -163,15 +171,27 @@ def _waits_in_hooks(busy: float, load: inspection.GetWorkerLoadResponse) -> bool
     return load.cpu < busy / 2 and load.stalled < _STALLED
 
 
+def _verdict(paces: Sequence[Pace]) -> str:
+    """Say how many intervals fall further behind. Nothing is said of those of which it is not clear."""
+    growing = sum(pace.grows for pace in paces)
+    if not growing:
+        return ""
+    if growing == len(paces):
+        return ": it does not catch up"
+    do = "does" if growing == 1 else "do"
+    return f". {growing:,} of its {len(paces):,} intervals that are behind {do} not catch up"
+
+
 def _start(missing: Sequence[cluster.DepartedWorker]) -> str:
+    """Advise to start workers. An autoscaler, or a maintenance, may have stopped them."""
     those = "it" if len(missing) == 1 else "them"
-    return f"{missing_text(missing)}: start {those} by `systemctl start millwheel-worker`"
+    return f"{missing_text(missing)}: start {those}, unless that is on purpose"
 
 
-def _recent_changes(known: Catalog, now: Timestamp) -> set[tuple[str, str]]:
+def _recent_changes(events: Iterable[catalog.EventRecord], now: Timestamp) -> set[tuple[str, str]]:
     """Return the computations whose intervals were moved, split or merged within the last minute."""
     return {
         (event.topology, event.subject)
-        for event in readable_events(known.events)
+        for event in events
         if event.kind.startswith("interval.") and now - event.at_us <= _RECENT
     }

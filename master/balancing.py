@@ -39,6 +39,8 @@ With fewer records, the shares of keys are random. A key that costs half a secon
 _MIN_HOT_BUSY: Final = 0.8
 """In cores. An interval that works for less of its time has time left, unless its
 backlog shows that others take the time of its process."""
+_SOON_SECONDS: Final = 3600.0
+"""A backlog that takes longer is one of a hot key: about as many of its records come as are taken."""
 _MIN_MOVED_CORES: Final = 0.005
 """In cores. A cheaper interval is not worth the short time for which a move delays its records."""
 
@@ -331,12 +333,13 @@ class Balancer:
         """Find keys too hot to split.
 
         A hook that blocks the event loop for seconds makes no key hot, because that time is not the records' own
-        load. Neither is a key hot whose interval has time left, or catches up: an only key has all its records.
+        load. Neither is a key hot whose interval has time left, or catches up soon: an only key has all its records.
         """
         for interval in view.intervals:
             own, backlog = max(0.0, interval.busy - interval.slow), interval.backlog
             least = self._settings.split_busy if backlog else max(self._settings.split_busy, _MIN_HOT_BUSY)
-            if interval.code is None or own < least or (backlog is not None and backlog.left is not None):
+            soon = backlog is not None and backlog.left is not None and backlog.left <= _SOON_SECONDS
+            if interval.code is None or own < least or soon:
                 continue
             division = divide(interval.keys, interval.sample)
             if division is not None and division.smaller >= self._settings.smallest_side:

@@ -18,7 +18,7 @@ _STRANDED = "MillwheelIntervalsStranded"
 _STUCK = "MillwheelWorkStuck"
 _DAMAGED = "MillwheelDataDamaged"
 _HOOK = "MillwheelHookFailing"
-_LEASED = "it ends with its lease. If it is that of a process that runs, restart this process, which writes it again"
+_LEASED = "it ends after the process that wrote it. If that one runs, restart it, so that it writes the value again"
 
 _Names = Mapping[IncarnationId, tuple[str, str]]
 """Topology and computation of incarnations."""

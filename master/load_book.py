@@ -28,6 +28,8 @@ __all__ = [
 
 _SMOOTHING: Final = 0.5
 """The weight of the newest value in a smoothed cost. The rest is the previous cost."""
+MOST_TRENDS: Final = 10_000
+"""Of so many intervals that are behind, a trend is kept: about 10 MB. After an outage, all intervals may be behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class IntervalReport:
     @property
     def come(self) -> float | None:
         """How many records come in a second. None: it cannot be said."""
-        if self.trend is None and self._arriving is None:
+        if self._arriving is None and self.load.system_lag_seconds < TRACKED_SECONDS:
             return self.load.records_per_second
         pace = self.pace
         return self._arriving if pace is None else pace.come
@@ -98,6 +100,7 @@ class LoadBook:
     def __init__(self) -> None:
         self.workers: dict[str, WorkerReport] = {}
         self.intervals: dict[str, IntervalReport] = {}
+        self._trends: dict[str, Trend] = {}
         self._asked_since: dict[str, Timestamp] = {}
         self._troubled: list[tuple[str, wire.IntervalLoad]] | None = None
         self._together: dict[IncarnationId, ComputationLoad] = {}
@@ -117,10 +120,21 @@ class LoadBook:
                 continue
             cost = one.busy + one.cached_bytes / memory
             smoothed = _smoothed(before.cost if before else None, cost)
-            self.intervals[one.journal] = IntervalReport(one, now, smoothed, _trend(before, one, now))
+            trend = self._trend(one, now, same=before is not None and before.load.sequencer == one.sequencer)
+            self.intervals[one.journal] = IntervalReport(one, now, smoothed, trend)
         base = max(load.cpu - sum(one.busy for one in load.intervals), 0.0)
         known = self.workers.get(worker)
         self.workers[worker] = WorkerReport(load, now, _smoothed(known.base if known else None, base))
+
+    def _trend(self, load: wire.IntervalLoad, now: Timestamp, *, same: bool) -> Trend | None:
+        """Continue the trend of an interval's backlog. Another owner, not the ``same``, begins a new one."""
+        trend = self._trends.pop(load.journal, None)
+        if load.system_lag_seconds < TRACKED_SECONDS or len(self._trends) >= MOST_TRENDS:
+            return None
+        trend = trend if same and trend is not None else Trend()
+        trend.add(now, load.system_lag_seconds, load.records_per_second, load.queued_records)
+        self._trends[load.journal] = trend
+        return trend
 
     def hooks(self, topology: str) -> dict[str, list[wire.HookTime]]:
         """Return, by computation of a topology, the hooks' times in all running processes, since the start of each."""
@@ -149,6 +163,7 @@ class LoadBook:
         self.workers = {name: report for name, report in self.workers.items() if name in known.workers}
         self._asked_since = {name: at for name, at in self._asked_since.items() if name in known.workers}
         self.intervals = {journal: report for journal, report in self.intervals.items() if known.journal_lives(journal)}
+        self._trends = {journal: trend for journal, trend in self._trends.items() if journal in self.intervals}
 
     def _changed(self) -> None:
         self._troubled, self._together = None, {}
@@ -238,16 +253,6 @@ def _sums(loads: Sequence[wire.IntervalLoad]) -> cluster.ComputationOverview:
         dead_letters=sum(one.dead_letters for one in loads),
         system_lag_seconds=max((one.system_lag_seconds for one in loads), default=0.0),
     )
-
-
-def _trend(before: IntervalReport | None, load: wire.IntervalLoad, now: Timestamp) -> Trend | None:
-    """Continue the trend of an interval's backlog. Another owner begins a new one."""
-    if load.system_lag_seconds < TRACKED_SECONDS:
-        return None
-    same = before is not None and before.load.sequencer == load.sequencer
-    trend = (before.trend if before is not None and same else None) or Trend()
-    trend.add(now, load.system_lag_seconds, load.records_per_second)
-    return trend
 
 
 def _smoothed(before: float | None, now: float) -> float:

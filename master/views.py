@@ -48,7 +48,8 @@ def view_of(known: Catalog, book: LoadBook, now: Timestamp, fresh: Duration) -> 
 def _interval(
     incarnation: IncarnationId, code: str | None, interval: catalog.IntervalRecord, book: LoadBook
 ) -> IntervalView:
-    load, report = book.load_of(interval), book.report_of(interval)
+    report = book.report_of(interval)
+    load = None if report is None else report.load
     return IntervalView(
         journal=interval.journal,
         sequencer=interval.sequencer,

@@ -32,8 +32,9 @@ class RedisServer:
     def __init__(self, folder: Path, **settings: str) -> None:
         """``settings``: more settings of the server, with ``_`` in place of ``-``."""
         program = install()
-        (self.port,) = free_ports(1)
-        own = {**_SETTINGS, "port": str(self.port), "dir": str(folder), **settings}
+        self.port, bus = free_ports(2)
+        # By default the bus of a cluster has a port that the system gives to outgoing connections.
+        own = {**_SETTINGS, "port": str(self.port), "cluster-port": str(bus), "dir": str(folder), **settings}
         words = [word for name, value in own.items() for word in (f"--{name.replace('_', '-')}", value)]
         environment = apt.library_path(program.parents[2])
         self.folder = folder

@@ -12,7 +12,7 @@ from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
 from millwheel.cli.reaching import ask
 from millwheel.model.time import Timestamp, format_timestamp
-from millwheel.model.wording import counted
+from millwheel.model.wording import clock_time, counted
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.v1 import cluster_pb2 as wire
 
@@ -122,7 +122,9 @@ def _print(found: dict[str, Any]) -> None:
             details += f", {one['cpu']:.0%} of a core, {one['resident_bytes'] / 1e6:,.0f} MB"
         rows.append([f"worker {one['worker']}", one["address"], _state(one["answers"]), details])
     for one in found["departed"]:
-        rows.append([f"worker {one['worker']}", one["address"], "stopped", f"in order at {one['left_at'][11:19]} UTC"])
+        rows.append(
+            [f"worker {one['worker']}", one["address"], "stopped", f"in order at {clock_time(one['left_at_us'])}"]
+        )
     for one in found["authorities"]:
         rows.append([f"authority shard {one['shard']}", one["address"] or "", _state(one["answers"]), ""])
     store = found["store"]

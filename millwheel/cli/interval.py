@@ -213,8 +213,8 @@ def status_row(status: dict[str, Plain], owners: inspection.IntervalLoad) -> lis
     one = cast("dict[str, Any]", status)
     whose = f"log of {one['stream']}" if one["stream"] else f"{one['topology']}/{one['computation']}"
     load = one["load"]
-    # An interval that is new has no report either, for some seconds.
-    figures = ["moving" if one["owner"] else "", "", "", ""]
+    # An interval that moves or is new has no report for some seconds, nor has any under a new leader.
+    figures = ["?" if one["owner"] else "", "", "", ""]
     if load is not None:
         figures = [
             f"{load['records_per_second']:,.0f}",

@@ -244,43 +244,58 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
     def _produce(self, ctx: Context[SplitState[P]], state: SplitState[P], read: Read[Any, P], asked: Timestamp) -> int:
         """Produce the records. Returns the watermark that follows from their times."""
         known = self._known_time(ctx, asked)
-        newest = self._produce_all(ctx, read, asked, known)
+        times = self._times(read)
+        newest = self._produce_all(ctx, read, times, asked, known)
         if newest is None:
-            newest = self._produce_each(ctx, state.records, read, asked, known)
+            newest = self._produce_each(ctx, state.records, read, times, asked, known)
         return max(state.watermark, newest - self._timing.out_of_order)
 
-    def _produce_all(self, ctx: Context[SplitState[P]], read: Read[Any, P], asked: Timestamp, known: int) -> int | None:
-        """Produce all records at once, if each has a value, and each a usual time or none. Almost all reads are so.
+    def _times(self, read: Read[Any, P]) -> list[Timestamp | Exception | None]:
+        """The time of each record or None, or the error of the program's function for it.
 
-        Returns their newest time. None: nothing is produced.
+        The function is called once for each record, because it may change the value.
         """
+        find = self._timestamp
+        if find is None:
+            return [stated for _, stated in read.records]
+        return [None if value.__class__ is BadRecord else _found(find, value) for value, _ in read.records]
+
+    def _produce_all(
+        self, ctx: Context[SplitState[P]], read: Read[Any, P], times: list[Any], asked: Timestamp, known: int
+    ) -> int | None:
+        """Produce all records at once, if each has a value, and each a usual time or none.
+
+        Almost all reads of streams without derived ones are so. Returns their newest time. None: nothing is produced.
+        """
+        output = ctx._scope.outputs[self._output]
+        if output.derived:
+            return None
         latest = min(known + MAX_AHEAD_US, NEWEST_USUAL_US) if known else NEWEST_USUAL_US
         values: list[Any] = [value for value, _ in read.records]
-        stamps: list[Any] = [at for _, at in read.records]
         if BadRecord in set(map(type, values)):
             return None
-        try:
-            if self._timestamp is not None:
-                stamps = [_timestamp(self._timestamp(value)) for value in values]
-        except Exception:
-            return None
-        kinds = set(map(type, stamps))
+        kinds = set(map(type, times))
         if kinds == {NoneType}:
-            stamps, kinds = [asked] * len(stamps), {int}
+            times, kinds = [asked] * len(times), {int}
         if kinds != {int}:
             return None
-        newest: int = max(stamps)
-        if min(stamps) < OLDEST_USUAL_US or newest > latest:
+        newest: int = max(times)
+        if min(times) < OLDEST_USUAL_US or newest > latest:
             return None
-        output = ctx._scope.outputs[self._output]
-        return newest if ctx._produce_all(output, values, stamps, MOST_BYTES) else None
+        return newest if ctx._produce_all(output, values, times, MOST_BYTES) else None
 
     def _produce_each(
-        self, ctx: Context[SplitState[P]], former: int, read: Read[Any, P], asked: Timestamp, known: int
+        self,
+        ctx: Context[SplitState[P]],
+        former: int,
+        read: Read[Any, P],
+        times: list[Timestamp | Exception | None],
+        asked: Timestamp,
+        known: int,
     ) -> int:
         """Produce the records one by one. Returns their newest time. ``former``: the split's records before."""
-        newest, at_of = int(MIN_TIMESTAMP), self._timestamp
-        for index, (value, stated) in enumerate(read.records):
+        newest = int(MIN_TIMESTAMP)
+        for index, ((value, _), at) in enumerate(zip(read.records, times, strict=True)):
             if ctx._produced > MOST_BYTES:
                 raise self._too_many_bytes(ctx, index, len(read.records))
             if value.__class__ is BadRecord:
@@ -288,7 +303,8 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
                 continue
             before = ctx._produced
             try:
-                at = stated if at_of is None else _timestamp(at_of(value))
+                if isinstance(at, Exception):
+                    raise at
                 if at is None:
                     at = asked
                 elif known and type(at) is int and not is_likely(at, known):  # produce refuses other types
@@ -383,6 +399,10 @@ def _refuse_unlikely(at: Timestamp, now: int) -> None:
         raise UnlikelyTimeError(f"{describe_unlikely(at)}; if that is meant, give source(..., any_timestamp=True)")
 
 
-def _timestamp(given: Timestamp | datetime) -> Timestamp:
-    """The time that was found for a record. A datetime needs a time zone."""
-    return from_datetime(given) if isinstance(given, datetime) else given
+def _found(find: Callable[[Any], Timestamp | datetime], value: Any) -> Timestamp | Exception:
+    """The time that the program's function finds for a record, or its error. A datetime needs a time zone."""
+    try:
+        given = find(value)
+        return from_datetime(given) if isinstance(given, datetime) else given
+    except Exception as error:
+        return error

@@ -81,8 +81,8 @@ class Catalog:
     """The coordinator's contents at ``revision``. Every method answers from memory.
 
     ``shape_version`` counts the changes of topologies, interval maps, logs, workers, the authority's shards and the
-    cluster's format: the *shape* of the cluster. A result that depends on those alone stays valid while the number stays the same. Progress,
-    such as drawn sequencers and batch cursors, does not count.
+    cluster's format: the *shape* of the cluster. A result that depends on those alone stays valid while the number
+    stays the same. Progress, such as drawn sequencers and batch cursors, does not count.
 
     It has many methods: each is a question that a role asks the coordinator's contents.
     """

@@ -31,6 +31,8 @@ State = TypeVar("State")
 
 _PRODUCTION_BYTES: Final = 64
 """The size counted for each production, in addition to its value, stream, consumers and keys (its own key included)."""
+_ENCODED_AT_ONCE: Final = 64
+"""So many values are encoded before their bytes are counted. To count after each would cost as much as to encode."""
 
 
 class Context(TimersAndHold, Generic[State]):
@@ -165,23 +167,21 @@ class Context(TimersAndHold, Generic[State]):
         They may be behind the hook's hold, as all records of sources may.
 
         Args:
-            binding: The output.
+            binding: The output. It has no derived streams.
             values: The values.
             stamps: Their timestamps.
             most: Up to so many bytes, with what the key has produced since the last commit. So there are not too many.
 
         Returns:
-            False, and nothing is produced, if one of them fails or is too large, or if the stream has derived ones.
-            One by one, the records before it are produced, and it says what is wrong.
+            False, and nothing is produced, if one of them fails or is too large. One by one, the records before it are
+            produced, and it says what is wrong.
         """
-        if binding.derived:
-            return False
         try:
-            encoded = list(map(binding.encode, values))
+            encoded = _encode_up_to(most - self._produced, binding.encode, values)
+            if encoded is None:
+                return False
             targets = list(map(binding.route, values))
         except Exception:
-            return False
-        if set(map(type, encoded)) != {bytes} or max(map(len, encoded)) > MAX_VALUE_BYTES:
             return False
         size = sum(map(len, encoded)) + len(values) * (len(binding.stream) + len(self._key) + _PRODUCTION_BYTES)
         for each in targets:
@@ -267,6 +267,23 @@ def _produced(scope: Scope, stream: str, at: Timestamp, key: bytes, value: Any) 
         scope.produced_bytes = before
         raise
     return context._productions or []
+
+
+def _encode_up_to(most: int, encode: Callable[[Any], bytes], values: Sequence[Any]) -> list[bytes] | None:
+    """Encode values. None if one is too large, or if all are more than ``most`` bytes.
+
+    *Invariant (G13): it holds that many bytes, and those of one part more.* Values may share what is large in them.
+    """
+    encoded: list[bytes] = []
+    for start in range(0, len(values), _ENCODED_AT_ONCE):
+        part = list(map(encode, values[start : start + _ENCODED_AT_ONCE]))
+        if set(map(type, part)) != {bytes} or max(map(len, part)) > MAX_VALUE_BYTES:
+            return None
+        most -= sum(map(len, part))
+        if most < 0:
+            return None
+        encoded += part
+    return encoded
 
 
 def _clear_state(context: Context[Any]) -> None:

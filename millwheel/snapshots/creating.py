@@ -37,8 +37,8 @@ from millwheel.snapshots.chunks import ChunkWriter
 from millwheel.snapshots.claims import ClaimKind, claim
 from millwheel.snapshots.copying import copy_journal, copy_rows
 from millwheel.snapshots.cut import Cut, CutFailedError, take_cut
-from millwheel.snapshots.location import SnapshotFolder
-from millwheel.snapshots.manifest import SNAPSHOT_FORMAT, read_manifest, reusable_chunks, write_manifest
+from millwheel.snapshots.location import MANIFEST, SnapshotFolder
+from millwheel.snapshots.manifest import SNAPSHOT_FORMAT, encode_manifest, read_manifest, reusable_chunks
 from millwheel.snapshots.owners import MixedOwners, WorkerOwners
 from millwheel.store.contract import CorruptValueError, JournalHead, JournalMissingError
 
@@ -72,11 +72,13 @@ async def create_snapshot(
         writer = ChunkWriter(folder.location, () if request.full else await reusable_chunks(folder.location))
         manifest, answer = await _attempts(replica, term.catalog, version, writer, request)
         manifest.written_bytes = writer.written_bytes
+        content = await asyncio.to_thread(encode_manifest, manifest)
         held.check()
-        # Another topology's snapshot, or that of a deposed master, may have had this name meanwhile.
+        # Another topology's snapshot, or that of a deposed master, may have had this name meanwhile. What is complete
+        # after this look is replaced, so nothing comes between it and the write.
         if (taken := await _taken(folder, request)) is not None:
             return taken
-        await write_manifest(folder, manifest)
+        await folder.write(MANIFEST, content)
     answer.manifest.CopyFrom(manifest)
     return answer
 
@@ -215,7 +217,7 @@ class _Attempt:
         self._manifest.taken_at_us = wall_now()
         drawn = await self._replica.coordinator.get(SEQUENCER)
         self._manifest.drawn = 0 if drawn is None else int(drawn.value)
-        # Owners write the forms of a newer format as soon as it has risen. It never falls, so it allows all that is copied.
+        # Owners write the forms of a newer format as soon as it has risen. It never falls: it allows all that is copied.
         settings = await self._replica.coordinator.get(CLUSTER_SETTINGS)
         if settings is not None:
             number = catalog.ClusterSettingsRecord.FromString(settings.value).format

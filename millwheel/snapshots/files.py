@@ -51,7 +51,8 @@ class FileSeries:
     Where a file ends depends on the names of its own items alone. So after a change the files before and behind it are
     those of the snapshot before, and are not written again.
 
-    All is written at the end of its ``async with`` block. If the block raises, nothing more is.
+    All is written at the end of its ``async with`` block. If the block raises, a write that runs is waited for, and no
+    other one begins.
     """
 
     def __init__(self, writer: ChunkWriter, path: str) -> None:
@@ -73,7 +74,7 @@ class FileSeries:
             await self.write()
             await self._written()
         elif self._writing is not None:
-            self._writing.cancel()
+            self._writing.cancel()  # it ends when no thread writes any more: see location.py
             await asyncio.gather(self._writing, return_exceptions=True)
 
     def add(self, item: PartItem | bytes | RowItem, size: int, name: bytes) -> None:

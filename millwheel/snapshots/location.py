@@ -5,6 +5,10 @@ snapshot. The contents are chunks, which all snapshots of the location share (``
 
 obstore's calls run on threads of Python. Its own asynchronous calls wake the event loop from other threads. Such a
 thread aborts the process if Python ends at that moment.
+
+Invariant: nothing changes a location after the call for it has ended. A cancellation ends no thread, so a cancelled
+write or removal is waited for. Otherwise it could go on without a claim (``claims.py``): put a file that was not synced
+in the place of a later one that was, or delete that one.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -118,12 +122,10 @@ class SnapshotFolder:
         return True
 
     async def write(self, path: str, content: bytes) -> None:
-        """Write a file. In a directory it is on the disk when this returns."""
+        """Write a file. In a directory it is on the disk when this returns. If cancelled, this ends after the write."""
         with _explained(f"{self.where}, file {path}"):
             self._check(path)
-            await asyncio.to_thread(obstore.put, self._store, f"{self._path}/{path}", content)
-            if self.is_local:
-                await asyncio.to_thread(_sync, *(Path("/", self._path, path), *Path("/", self._path, path).parents[:2]))
+            await _to_the_end(lambda: self._put(path, content))
 
     async def read(self, path: str) -> bytes:
         """The content of a file; RequestError (NOT_FOUND) if there is none."""
@@ -141,13 +143,13 @@ class SnapshotFolder:
         return {one["path"].rpartition("/")[2]: (one["size"], one["last_modified"]) for one in listed}
 
     async def remove(self, path: str) -> None:
-        """Delete a file. Idempotent. In a directory the deletion is on the disk when this returns."""
+        """Delete a file. Idempotent. In a directory the deletion is on the disk when this returns.
+
+        If cancelled, this ends after the deletion.
+        """
         with _explained(f"{self.where}, file {path}"):
             self._check(path)
-            with suppress(FileNotFoundError):
-                await asyncio.to_thread(obstore.delete, self._store, f"{self._path}/{path}")
-            if self.is_local:
-                await asyncio.to_thread(_sync, Path("/", self._path))
+            await _to_the_end(lambda: self._delete(path))
 
     def _check(self, path: str) -> None:
         """Refuse a file that is elsewhere. A manifest, which anybody may have written, names the files."""
@@ -161,6 +163,18 @@ class SnapshotFolder:
         if self.is_local and Path("/", self._path, path).is_symlink():
             raise PermissionError("it is a symbolic link, and a snapshot has none")
 
+    def _put(self, path: str, content: bytes) -> None:
+        obstore.put(self._store, f"{self._path}/{path}", content)
+        if self.is_local:
+            written = Path("/", self._path, path)
+            _sync(written, *written.parents[:2])
+
+    def _delete(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            obstore.delete(self._store, f"{self._path}/{path}")
+        if self.is_local:
+            _sync(Path("/", self._path))
+
     def _get(self, path: str) -> bytes:
         return bytes(obstore.get(self._store, path).bytes())
 
@@ -172,6 +186,24 @@ def _no_location(what: str) -> RequestError:
         "name a directory, or file://, s3://, gs:// or az://; credentials come from the environment of the process",
         reason="LOCATION_INVALID",
     )
+
+
+async def _to_the_end(change: Callable[[], None]) -> None:
+    """Run a call in a thread until it has ended, also if this is cancelled.
+
+    obstore bounds the time that it takes in an object store.
+    """
+    changing = asyncio.get_running_loop().run_in_executor(None, change)
+    cancelled: asyncio.CancelledError | None = None
+    while not changing.done():
+        try:
+            await asyncio.wait([changing])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        changing.exception()  # this ends with the cancellation
+        raise cancelled
+    changing.result()
 
 
 def _sync(*paths: Path) -> None:

@@ -27,18 +27,12 @@ __all__ = [
     "read_manifest",
     "reusable_chunks",
     "stored_chunks",
-    "write_manifest",
     "written_bytes",
 ]
 
 SNAPSHOT_FORMAT: Final = 2
 """The format of the manifest and of the files that it names. In format 1, no file was shared."""
 _READ: Final = (1, 2)
-
-
-async def write_manifest(folder: SnapshotFolder, manifest: wire.SnapshotManifest) -> None:
-    """Complete a snapshot: all its files are written."""
-    await folder.write(MANIFEST, await asyncio.to_thread(encode_manifest, manifest))
 
 
 async def read_manifest(folder: SnapshotFolder) -> wire.SnapshotManifest:

@@ -188,7 +188,7 @@ rewriting(
     "G7",
     "records with unusual times are produced one by one, which judges them",
     reading,
-    "if min(stamps) < OLDEST_USUAL_US or newest > latest:",
+    "if min(times) < OLDEST_USUAL_US or newest > latest:",
     "if False:",
     seeds=0,
     test="tests/connectors/test_sources.py::test_a_time_that_is_not_likely_makes_a_bad_record",

@@ -31,7 +31,7 @@ from simulation.world import World
 
 __all__ = ["Event", "Telling", "person"]
 
-_CHANGE: Final = re.compile(r"interval (\S+): (serves|released|lost)")
+_CHANGE: Final = re.compile(r"interval (\S+): (serves|released|lost|handed over)")
 _ROLES: Final = {"m": "master", "t": "authority", "w": "worker"}
 
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millwheel as mw
+from millwheel.connectors.reading import MOST_BYTES
 from millwheel.model.limits import MAX_VALUE_BYTES
 from tests.connectors.given import Numbers, World, at, bad, running
 
@@ -70,6 +71,57 @@ def test_a_read_is_as_its_records_one_by_one(records: list[Given], derived: bool
     assert loud == ([value.upper() for value, _ in fine] if derived else [])
     assert watermark == max((time - OUT_OF_ORDER for _, time in fine), default=mw.MIN_TIMESTAMP)
     assert count == position == len(records)
+
+
+@pytest.mark.guarantee("G13")
+def test_a_read_of_many_bytes_is_not_encoded_whole() -> None:
+    """Regression: records that share what is large in them were all encoded before their bytes were counted."""
+    encoded: list[str] = []
+
+    def encode(text: str) -> bytes:
+        encoded.append(text)
+        return text.encode()
+
+    source: Any = Numbers(World({"a": [("x" * 100_000, at(1))] * 1_000}), 1_000)
+    topology = mw.Topology("shop")
+    topology.source("words", str, source, codec=mw.Codec(encode, bytes.decode))
+    with pytest.raises(mw.UsageError, match="is the limit"), running(topology):
+        pass
+    fit = MOST_BYTES // 100_000 + 1
+    assert fit < len(encoded) < 3 * fit
+
+
+def second_of(row: dict[str, Any]) -> mw.Timestamp:
+    """The time of a row, which it takes out of the row."""
+    return at(float(row.pop("t")))
+
+
+@pytest.mark.guarantee("G1")
+@pytest.mark.parametrize("derived", [False, True])
+@pytest.mark.parametrize(
+    ("unfit", "fault"),
+    [
+        (None, ""),
+        ({"v": 3}, "KeyError: 't'"),
+        ({"t": "soon", "v": 3}, "ValueError: could not convert string to float: 'soon'"),
+        ({"t": 3, "v": "three"}, "Expected `int`, got `str`"),
+        (bad("a"), "it is no number"),
+    ],
+)
+def test_a_time_is_asked_for_once(unfit: Any, fault: str, derived: bool) -> None:
+    """Regression: records beside a bad one, and those of streams with derived ones, were asked twice."""
+    for most in (1, 100):
+        rows = [{"t": 1, "v": 1}, *([] if unfit is None else [unfit]), {"t": 2, "v": 2}]
+        copies: list[Any] = [(dict(row) if isinstance(row, dict) else row, None) for row in rows]
+        topology = mw.Topology("shop")
+        source: Any = Numbers(World({"a": copies}), most)
+        stream = topology.source("rows", dict[str, int], source, timestamp=second_of, bad="unfit")
+        if derived:
+            stream.map(len, int).named("sizes")
+        with running(topology) as harness:
+            produced = [(one.value, one.timestamp) for one in harness.produced("rows")]
+            assert produced == [({"v": 1}, at(1)), ({"v": 2}, at(2))]
+            assert [fault in one.error for one in harness.values("unfit")] == [True] * (unfit is not None)
 
 
 def test_a_bad_record_is_none_of_a_stream_of_all_types() -> None:

@@ -35,7 +35,7 @@ _INITIALS: Final = "Ak\u00e9"
 """The first letters of names. Three intervals of equal size have one letter each."""
 _LATENESS: Final = 400_000
 """The most microseconds by which records are out of order."""
-_PATIENCE: Final = 600.0
+_PATIENCE: Final = patience(75)
 
 
 def wall_micros() -> int:

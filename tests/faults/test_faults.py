@@ -25,6 +25,7 @@ from tests.faults.history import History, Mended, Struck
 from tests.faults.load import Load, wall_micros
 from tests.faults.recovery import recoveries, table
 from tests.faults.running import BUILD, loaded
+from tests.patience import patience
 
 CHOSEN = [one for one in FAULTS if one.name.startswith(tuple(os.environ.get("MILLWHEEL_FAULTS", "").split(",")))]
 NODES = int(os.environ.get("MILLWHEEL_FAULTS_NODES", "3"))
@@ -33,7 +34,7 @@ RECORDED = os.environ.get("MILLWHEEL_HISTORY", "")
 SEED = int(os.environ.get("MILLWHEEL_SEED", "1"))
 PLACE = BUILD / "faults"
 
-ALL = 1_500.0
+ALL = patience(190)
 """Seconds for all faults."""
 RECOVERY = 90.0
 """Seconds from a fault's end until the cluster must be back to normal."""

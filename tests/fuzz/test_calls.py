@@ -24,6 +24,7 @@ from millwheel.rpc.v1 import control_pb2
 from tests.fuzz.cases import LIMIT, Unclear, run
 from tests.fuzz.odd import damaged, odd_message
 from tests.fuzz.targets import Target, cluster, dev_server
+from tests.patience import patience
 
 _CLEAR: Final = frozenset(
     {
@@ -31,7 +32,7 @@ _CLEAR: Final = frozenset(
         "OUT_OF_RANGE", "UNAVAILABLE", "UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED",
     }
 )  # fmt: skip
-_HANGS: Final = 5.0
+_HANGS: Final = patience(5)
 """Seconds after which a call that should have ended counts as hanging."""
 _OPEN: Final = 0.02
 """Seconds for which the test reads a stream that may stay open."""

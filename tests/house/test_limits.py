@@ -11,7 +11,7 @@ from tests.house.tree import ROOT, parse, python_files
 LIMITS = {"asyncio.timeout": 0, "asyncio.wait_for": 1, "run_cli": None, "subprocess.run": None, "until": 1}
 """By function: the place of the limit among its arguments. Each may also have it by name."""
 NAMES = {"delay", "seconds", "timeout"}
-CALLED = re.compile(rf"\b({'|'.join(map(re.escape, LIMITS))})\(")
+CALLED = re.compile(rf"\b({'|'.join(map(re.escape, LIMITS))})\(|\b({'|'.join(NAMES)})=")
 
 
 def test_no_wait_has_a_fixed_limit() -> None:
@@ -26,13 +26,24 @@ def test_no_wait_has_a_fixed_limit() -> None:
 
 
 def _limits(tree: ast.Module) -> Iterator[ast.Constant]:
-    """The limits that are written as a number."""
+    """The limits that are a number, or a name that the module gives to a number."""
+    named = dict(_constants(tree))
     for call in ast.walk(tree):
-        if isinstance(call, ast.Call) and (name := _name(call.func)) in LIMITS:
-            place = LIMITS[name]
+        if isinstance(call, ast.Call):
+            name = _name(call.func)
+            place = LIMITS.get(name)
             given = [one.value for one in call.keywords if one.arg in NAMES]
             given += [] if place is None else call.args[place : place + 1]
-            yield from (one for one in given if isinstance(one, ast.Constant))
+            yield from (one for one in given if isinstance(one, ast.Constant) and name in LIMITS)
+            # Of other functions, numbers are mostly the settings of what is tested.
+            yield from (named[one.id] for one in given if isinstance(one, ast.Name) and one.id in named)
+
+
+def _constants(tree: ast.Module) -> Iterator[tuple[str, ast.Constant]]:
+    for one in tree.body:
+        if isinstance(one, ast.Assign | ast.AnnAssign) and isinstance(one.value, ast.Constant):
+            names = one.targets if isinstance(one, ast.Assign) else [one.target]
+            yield from ((name.id, one.value) for name in names if isinstance(name, ast.Name))
 
 
 def _name(function: ast.expr) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from millwheel.master.backlogs import backlog_problems, interval_backlog
 from millwheel.master.load_book import LoadBook
-from millwheel.master.messages import SubmitTopology
+from millwheel.master.messages import IntervalName, SplitInterval, SubmitTopology
 from millwheel.model.catalog import Catalog
 from millwheel.model.time import Timestamp, seconds
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -145,14 +145,47 @@ def test_a_backlog_that_falls_says_when_it_ends() -> None:
 
 
 def test_a_surge_that_is_over_is_caught_up_with() -> None:
-    known = running()
-    text = text_of(known, observed(known, 0.25, arriving=1.0))
+    known, book = running(), LoadBook()
+    for at in range(0, 61, 5):
+        reported(known, lag=90.0 + at / 4, book=book, at=at, arriving=1.0, queued=2_480 - 8 * at)
+    text = text_of(known, book)
     assert "1 come in a second, and 9 are taken: it catches up in about 4 min 10 s. It needs no action." in text
 
 
 def test_one_record_that_stays_is_no_rate() -> None:
     known = running()
-    assert "2,000 records wait. 9 are taken in a second: it does not catch up." in text_of(known, observed(known, 1.0))
+    assert "2,000 records wait. 9 are taken in a second. Its workers" in text_of(known, observed(known, 1.0))
+
+
+def test_what_came_at_one_moment_is_worked_off() -> None:
+    """Regression: "0 come in a second, and 9 are taken: it does not catch up"."""
+    known, book = running(), LoadBook()
+    for at in range(0, 61, 5):
+        reported(known, lag=90.0 + at, book=book, at=at, arriving=0.0, queued=3_000 - 9 * at)
+    assert "0 come in a second, and 9 are taken: it catches up in about 4 min 33 s." in text_of(known, book)
+
+
+def test_one_interval_of_several_is_not_all() -> None:
+    """Regression: of two intervals one caught up, and the sums of both were said not to."""
+    cluster, book = Cluster(), LoadBook()
+    cluster.join("w1")
+    master = Master(cluster)
+    master.call(SubmitTopology(topology(), "r1"))
+    owned = cluster.catalog().owned_by("w1")
+    (whole,) = [one for one in owned if one.incarnation.startswith("window-counter")]
+    master.call(SplitInterval(IntervalName(journal=whole.interval.journal), b"m"))
+    known = cluster.catalog()
+    parts = known.maps[whole.incarnation]
+    for at in range(0, 61, 5):
+        response = wire.GetWorkerLoadResponse(cpu=1.0)
+        for part, growth in zip(parts, (-0.25, 0.25), strict=True):
+            response.intervals.add(
+                journal=part.journal, sequencer=part.sequencer, busy=0.4, records_per_second=9, queued_records=2_000,
+                system_lag_seconds=90 + at * growth,
+            )  # fmt: skip
+        book.on_load("w1", response, Timestamp(seconds(at)))
+    text = text_of(known, book)
+    assert "19 come in a second, and 18 are taken. 1 of its 2 intervals that are behind does not catch up. Its" in text
 
 
 @pytest.mark.parametrize("kind", ["interval.moved", "interval.split"])
@@ -165,6 +198,8 @@ def test_right_after_a_change_of_intervals_nothing_is_advised(kind: str) -> None
     write(known, event)
     text = text_of(known, book)
     assert text.endswith("Its intervals were moved or split within the last minute: look again in a minute.")
+    assert "interval split" in text_of(known, reported(known, lag=601.0, book=book)), "it is always balanced"
+    reported(known, book=book)
     known.events.clear()
     event.at_us = NOW - seconds(70)
     write(known, event)
@@ -176,9 +211,9 @@ def test_workers_that_have_not_come_back_are_the_first_remedy() -> None:
     known = running()
     left = [catalog.EventRecord(kind="worker.left", subject=name, at_us=NOW - seconds(200)) for name in ("w2", "w3")]
     write(known, *left)
-    gone = "w2, w3 stopped in order at 22:10:00 UTC and have not come back: start them by `systemctl start millwheel-wo"
-    assert f"are busy all the time. {gone}" in text_of(known, reported(known))
-    assert gone in text_of(known, observed(known, -0.25))
+    gone = "w2, w3 stopped in order at 22:10:00 UTC and have not come back: start them, unless that is on purpose"
+    assert f"are busy all the time. {gone}. Balancing moves" in text_of(known, reported(known))
+    assert text_of(known, observed(known, -0.25)).endswith(f"it catches up in about 5 min. {gone}")
 
 
 def test_busy_workers_that_wait_in_hooks_are_told_apart() -> None:

@@ -319,8 +319,15 @@ def test_neither_few_records_nor_a_slow_hook_make_a_key_hot(records: float, slow
 @pytest.mark.paper(section="8.4")
 @pytest.mark.parametrize(
     ("busy", "growth", "is_hot"),
-    [(0.9, None, True), (0.7, None, False), (0.7, 0.2, True), (0.9, -0.2, False), (0.4, 0.2, False)],
-    ids=["it is busy", "it has time left", "its backlog grows", "it catches up", "others take the time"],
+    [
+        (0.9, None, True),
+        (0.7, None, False),
+        (0.7, 0.2, True),
+        (0.9, -0.2, False),
+        (0.9, -0.022, True),
+        (0.4, 0.2, False),
+    ],
+    ids=["it is busy", "it has time left", "its backlog grows", "it catches up", "in hours", "others take the time"],
 )
 def test_an_only_key_is_hot_if_its_interval_is_behind(busy: float, growth: float | None, is_hot: bool) -> None:
     """Regression: an interval's only key has all of its records. It was called hot while a backlog was worked off."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millwheel.master.load_book import LoadBook, divide, merged_hooks, merged_traffic
+from millwheel.model.catalog import Catalog
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.time import Timestamp, seconds
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -155,3 +157,23 @@ def test_appends_are_those_of_all_workers() -> None:
         book.on_load(worker, load, Timestamp(0))
     rate, mean = book.appends()
     assert (rate, round(mean, 6)) == (40.0, 0.2)
+
+
+def test_trends_of_very_many_intervals_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an outage of all workers, each interval may be behind."""
+    monkeypatch.setattr("millwheel.master.load_book.MOST_TRENDS", 2)
+
+    def report(book: LoadBook, at: int, **lags: float) -> list[bool]:
+        loads = [wire.IntervalLoad(journal=name, sequencer=1, system_lag_seconds=lag) for name, lag in lags.items()]
+        book.on_load("w1", reported(*loads), Timestamp(seconds(at)))
+        return [book.intervals[name].pace is not None for name in lags]
+
+    book = LoadBook()
+    report(book, 0, a=90, b=90, c=90, d=29)
+    assert report(book, 30, a=90, b=90, c=90, d=29) == [True, True, False, False]
+    assert book.intervals["c"].come is None, "it cannot be said"
+    assert report(book, 40, a=90, b=0, c=90, d=29) == [True, False, False, False]
+    assert report(book, 70, a=90, b=0, c=90, d=29) == [True, False, True, False], "there is room for another"
+    book.forget_gone(Catalog())
+    report(book, 80, e=90, f=90)
+    assert report(book, 110, e=90, f=90) == [True, True], "those before are gone"

@@ -35,6 +35,25 @@ def test_another_name_stands_for_the_first_that_left() -> None:
     assert missing(events, "w1-b") == ["w2-a"]
 
 
+def test_a_successor_may_come_first() -> None:
+    """Regression: of workers that were replaced one by one, the last was missing for an hour."""
+    events = happened((JOINED, "n1", 0), (LEFT, "o1", 60), (JOINED, "n2", 120), (LEFT, "o2", 180))
+    assert missing(events, "n1", "n2") == []
+    events = happened((JOINED, "n1", 0), (JOINED, "n2", 1), (LEFT, "o1", 60), (LEFT, "o2", 60), (LEFT, "o3", 60))
+    assert missing(events, "n1", "n2") == ["o3"]
+
+
+def test_workers_that_began_together_replace_none() -> None:
+    began = [(JOINED, "w1", 0), (JOINED, "w2", 20), (JOINED, "w3", 40)]
+    assert missing(happened(*began, (LEFT, "w1", 300), (LEFT, "w2", 300)), "w3") == ["w1", "w2"]
+    assert missing(happened(*began, (LEFT, "w3", 300), (JOINED, "w3", 310), (LEFT, "w3", 320)), "w1", "w2") == ["w3"]
+
+
+def test_one_that_joined_long_before_replaces_none() -> None:
+    assert missing(happened((JOINED, "w2", 0), (LEFT, "w1", 601)), "w2", after=700) == ["w1"]
+    assert missing(happened((JOINED, "w2", 0), (LOST, "w2", 30), (LEFT, "w1", 60))) == ["w1"]
+
+
 def test_one_that_was_lost_stands_for_no_other() -> None:
     events = happened((LOST, "w3", 0), (LEFT, "w1", 1), (JOINED, "w3", 2))
     assert missing(events, "w3") == ["w1"]

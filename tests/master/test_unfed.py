@@ -120,9 +120,11 @@ def test_the_metric_of_the_alert_names_the_stream_and_damage() -> None:
     assert found["millwheel_master_damaged_values"] == [({}, 0)]
     for key, of_all in ((departure_key("w2"), 0), (topology_key("shop"), 1)):
         known.apply([KeyChange(key, b"", known.revision + 1, damage="its checksum differs")])
-        assert figures_of(known)["millwheel_master_damaged_values"] == [({}, of_all)], "a leased value ends by itself"
+        assert figures_of(known)["millwheel_master_damaged_values"] == [({}, of_all)], (
+            "a leased value ends with its process"
+        )
     departed, shop = (one.text for one in damage_problems(known, LoadBook(), {}))
-    assert departed.endswith("restart this process, which writes it again")
+    assert departed.endswith("If that one runs, restart it, so that it writes the value again")
     assert shop.endswith("restore it from a snapshot or a replica")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import get_ident
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,8 +17,8 @@ from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import snapshot_pb2 as wire
 from millwheel.snapshots import creating
-from millwheel.snapshots.location import SnapshotLocation
-from millwheel.snapshots.manifest import read_manifest
+from millwheel.snapshots.location import MANIFEST, SnapshotLocation
+from millwheel.snapshots.manifest import SNAPSHOT_FORMAT, encode_manifest, read_manifest
 from millwheel.snapshots.restoring import refuse_older_cluster
 from millwheel.store.memory import MemoryStore
 from tests.coordination.memory import MemoryCoordinator, read_catalog
@@ -95,6 +96,32 @@ def test_an_older_cluster_gets_no_newer_entries(taken: int, number: int, refused
     with pytest.raises(RequestError, match=f"--cluster-format {taken}") as error:
         refuse_older_cluster(known, manifest)
     assert error.value.reason == "FORMAT_TOO_OLD"
+
+
+async def test_a_snapshot_that_was_written_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: it was replaced if it came while this one's manifest was made, which takes 50 ms for 1 GiB.
+
+    A thread makes it: the event loop has other work.
+    """
+    coordinator = MemoryCoordinator()
+    record = catalog.TopologyRecord(state=catalog.TOPOLOGY_STATE_RUNNING, version=1)
+    record.spec.name = "t"
+    await coordinator.transact((), (Put(topology_key("t"), record.SerializeToString()),))
+    other = wire.SnapshotManifest(format=SNAPSHOT_FORMAT, name="s", taken_at_us=7)
+    threads: list[int] = []
+
+    def overtaken(manifest: wire.SnapshotManifest) -> bytes:
+        threads.append(get_ident())
+        (tmp_path / "s").mkdir()
+        (tmp_path / "s" / MANIFEST).write_bytes(encode_manifest(other))
+        return encode_manifest(manifest)
+
+    monkeypatch.setattr(creating, "encode_manifest", overtaken)
+    with pytest.raises(RequestError, match="it exists already"):
+        await create(coordinator, await read_catalog(coordinator), tmp_path)
+    assert await read_manifest(SnapshotLocation(str(tmp_path)).folder("s")) == other
+    assert len(threads) == 1
+    assert get_ident() not in threads
 
 
 @pytest.mark.guarantee("G1", section="6.1")

@@ -15,7 +15,7 @@ from millwheel.snapshots.chunks import CHUNKS, ChunkWriter
 from millwheel.snapshots.copying import copy_journal, copy_rows
 from millwheel.snapshots.files import read_items
 from millwheel.snapshots.location import MANIFEST, SnapshotFolder, SnapshotLocation
-from millwheel.snapshots.manifest import SNAPSHOT_FORMAT, all_files, write_manifest
+from millwheel.snapshots.manifest import SNAPSHOT_FORMAT, all_files, encode_manifest
 from millwheel.snapshots.verifying import verify_snapshot
 from millwheel.store.contract import Append, StateRow
 from millwheel.store.memory import MemoryStore
@@ -47,7 +47,7 @@ async def written(place: Path) -> SnapshotFolder:
     manifest.rows.append(await copy_rows(store, INCARNATION, writer, "rows-1"))
     digest = "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae"
     manifest.packages.append(await writer.write(f"package-{digest}", b"foo"))
-    await write_manifest(folder, manifest)
+    await folder.write(MANIFEST, encode_manifest(manifest))
     return folder
 
 
@@ -168,7 +168,8 @@ async def test_an_object_store_has_folders_too() -> None:
     for name in ("b", "a", "incomplete"):
         await location.folder(name).write("rows-1", name.encode())
     for name in ("b", "a"):
-        await write_manifest(location.folder(name), wire.SnapshotManifest(format=SNAPSHOT_FORMAT, name=name))
+        manifest = wire.SnapshotManifest(format=SNAPSHOT_FORMAT, name=name)
+        await location.folder(name).write(MANIFEST, encode_manifest(manifest))
     assert await location.names() == ["a", "b"]
     assert await location.folder("b").read("rows-1") == b"b"
     with pytest.raises(RequestError, match="not found"):

@@ -12,8 +12,8 @@ from millwheel.rpc.access.policy import AccessPolicy
 from millwheel.rpc.access.signatures import refuse_unsigned
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import snapshot_pb2 as wire
-from millwheel.snapshots.location import SnapshotLocation
-from millwheel.snapshots.manifest import SNAPSHOT_FORMAT, write_manifest
+from millwheel.snapshots.location import MANIFEST, SnapshotLocation
+from millwheel.snapshots.manifest import SNAPSHOT_FORMAT, encode_manifest
 from millwheel.snapshots.restoring import restore_snapshot
 from millwheel.store.memory import MemoryStore
 from tests.coordination.memory import MemoryCoordinator
@@ -49,7 +49,7 @@ async def test_unsigned_code_of_a_snapshot_is_refused(tmp_path: Path) -> None:
     manifest.topology.spec.name = "shop"
     manifest.topology.spec.code.digest = "ab" * 32
     folder = SnapshotLocation(str(tmp_path)).folder("s")
-    await write_manifest(folder, manifest)
+    await folder.write(MANIFEST, encode_manifest(manifest))
     store = MemoryStore()
     async with replica(MemoryCoordinator(), store) as (_, master):
         master.admit_code = lambda code: refuse_unsigned(signed, code.digest, code.signature)

@@ -26,7 +26,7 @@ from millwheel.snapshots.deleting import delete_snapshots
 from millwheel.snapshots.files import MAX_BYTES
 from millwheel.snapshots.holders import holder_of, this_process
 from millwheel.snapshots.location import MANIFEST, SnapshotFolder, SnapshotLocation
-from millwheel.snapshots.manifest import SNAPSHOT_FORMAT, reusable_chunks, stored_chunks, write_manifest, written_bytes
+from millwheel.snapshots.manifest import SNAPSHOT_FORMAT, encode_manifest, reusable_chunks, stored_chunks, written_bytes
 from millwheel.snapshots.verifying import SnapshotContent, verify_snapshot
 from millwheel.store.contract import StateRow
 from millwheel.store.memory import MemoryStore
@@ -65,7 +65,7 @@ async def take(location: SnapshotLocation, rows: Rows, name: str, full: bool = F
         writer = ChunkWriter(location, () if full else await reusable_chunks(location))
         manifest.rows.append(await copy_rows(rows.store, INCARNATION, writer, "rows-1"))
         manifest.written_bytes = writer.written_bytes
-        await write_manifest(location.folder(name), manifest)
+        await location.folder(name).write(MANIFEST, encode_manifest(manifest))
     return manifest
 
 
@@ -401,7 +401,7 @@ async def test_a_snapshot_of_format_1_has_its_own_files(location: SnapshotLocati
     for file in old.rows[0].files:
         await folder.write(file.path, await read_file(location.folder("new"), file))
         file.shared = False
-    await write_manifest(folder, old)
+    await folder.write(MANIFEST, encode_manifest(old))
     assert (await verify(location, "old")).rows == 100
     assert written_bytes(old) == sum(file.size_bytes for file in old.rows[0].files)
     assert (await delete_snapshots(location, ["old"])).chunks == 0

@@ -37,6 +37,7 @@ def test_the_page_compiles_an_archive(tmp_path: Path) -> None:
     with ZipFile(archive, "w") as modules:
         modules.writestr("plain/__init__.py", "")
         modules.writestr("plain/one.py", "value = 7\n")
+        modules.writestr("plain/only.pyc", "no source of it is here")
     (script,) = [one for one in blocks_of(ROOT / "docs/spark.md") if one.file == "compile_spark.py"]
     (tmp_path / script.file).write_text(script.code)
     archive.chmod(0o604)
@@ -47,6 +48,6 @@ def test_the_page_compiles_an_archive(tmp_path: Path) -> None:
     with ZipFile(archive) as modules:
         assert modules.read("plain/one.py") == b"value = 7\n"
         assert [name for name in modules.namelist() if not name.endswith("/")] == sorted(
-            f"plain/{name}" for name in ("__init__.py", "__init__.pyc", "one.py", "one.pyc")
+            f"plain/{name}" for name in ("__init__.py", "__init__.pyc", "one.py", "one.pyc", "only.pyc")
         )
     assert archive.stat().st_mode & 0o777 == 0o604

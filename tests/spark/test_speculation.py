@@ -16,6 +16,7 @@ import pyspark
 import pytest
 
 from examples.demo.spark_job import QUICK_START
+from tests.patience import patience
 from tests.spark.faults import VARIABLE, arm, happened
 from tests.spark.jobs import write_trips
 from tests.spark.server import TripServer
@@ -23,7 +24,7 @@ from tests.spark.test_stream import check
 
 pytestmark = [pytest.mark.timeout(1_000), pytest.mark.usefixtures("accidents")]
 
-STALL = 900.0
+STALL = patience(112)
 """Seconds that the slow task would take."""
 SETTINGS = {
     "spark.speculation": "true",

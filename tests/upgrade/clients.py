@@ -14,7 +14,7 @@ from tests.faults.history import History, read
 from tests.faults.load import Load
 from tests.patience import patience, until
 
-_MAX_SECONDS = 1_800.0
+_MAX_SECONDS = patience(225)
 
 
 async def _run(address: str, seed: int, place: Path) -> None:

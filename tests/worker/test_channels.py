@@ -154,3 +154,19 @@ async def test_refusals_of_a_move_are_no_warning(
     channel.reply(7, OUT_OF_ORDER, (), "what comes before it is not known here")
     await resent(core, 7)
     assert caplog.text.count("what comes before it") == 1, "no move takes so long"
+
+
+async def test_changes_of_the_map_do_not_hide_lasting_refusals(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Regression: each move of any interval made the refusals begin again, so that none was ever warned of."""
+    monkeypatch.setattr("millwheel.worker.process.refused_batches.BACKOFF", Backoff(0.02, 0.02))
+    monkeypatch.setattr("millwheel.worker.process.refused_batches.MOVE_SECONDS", 0.05)
+    core, channel, _ = sender()
+    channel.reply(7, OUT_OF_ORDER, (), "begin again")
+    channel.refused.resend_now()
+    await resent(core, 1)
+    assert "begin again" not in caplog.text
+    await asyncio.sleep(0.06)
+    channel.reply(7, OUT_OF_ORDER, (), "begin again")
+    assert caplog.text.count("begin again") == 1

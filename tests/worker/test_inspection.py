@@ -138,6 +138,11 @@ async def test_records_that_came_together_hold_it_together() -> None:
     assert answer.hold.subject.endswith(
         "in the queue, one of 3 records that came together and hold it until all are done"
     )
+    (receipt,) = driver.state.intake.unfinished
+    driver.state.intake.set_aside(receipt, 1)
+    driver.state.intake.requeue([(receipt, 1)])
+    answer = await status(driver)
+    assert "key 'l' of stream 'in' in the queue, one of 3 records" in answer.hold.subject, "a key is tried again"
 
 
 async def test_a_key_is_shown_as_its_last_commit_leaves_it() -> None:

@@ -123,6 +123,72 @@ def test_arrivals_are_those_at_the_senders() -> None:
     assert rate_after(0) == 0, "nothing has come for a minute"
 
 
+class Arrivals:
+    """An interval that never rests, its load reports, and records that come to it."""
+
+    def __init__(self) -> None:
+        self.clock, self.driver = Clock(), IntervalDriver(Counts())
+        self.meter = LoadMeter(
+            lambda: [Metered(IncarnationId("test.1"), "test.1.j1", 7, self.driver.core, self.clock.now)],
+            self.clock,
+            wall=lambda: self.driver.now,
+        )
+
+    def after(self, seconds: float) -> float | None:
+        """The rate of arrivals so many seconds later. None: it is not reported."""
+        self.clock.now += seconds
+        self.driver.now += int(seconds * 1_000_000)
+        load = self.meter.load().intervals[0]
+        return round(load.arriving_per_second, 1) if load.HasField("arriving_per_second") else None
+
+
+def test_arrivals_after_an_idle_time_are_of_the_last_minute() -> None:
+    """Regression: what came in ten seconds counted as if it had come in the hour before."""
+    one = Arrivals()
+    one.driver.deliver(("a", "x", 1))
+    one.driver.commit_all()
+    for _ in range(360):
+        one.after(10)
+    one.driver.deliver(*[("a", "x", 1)] * 6_000, waited=10_000_000, span=10_000_000)
+    assert one.after(0) == 100.0, "6,000 in the last minute"
+
+
+def test_arrivals_at_one_moment_are_over_the_time_between_looks() -> None:
+    """Regression: a look amid a burst made the rest of it the rate of the next minute."""
+    one = Arrivals()
+    one.driver.deliver(*[("a", "x", 1)] * 500, waited=40)
+    one.after(0)
+    one.driver.deliver(*[("a", "x", 1)] * 500)
+    assert one.after(10) == 50.0, "and not 500 in 40 us"
+
+
+def test_arrivals_are_not_known_at_the_first_look() -> None:
+    one = Arrivals()
+    assert one.after(1) is None, "nothing has come"
+    one.driver.deliver(("a", "x", 1))
+    assert one.after(1) is None
+    assert one.after(1) == 0.0
+    assert one.after(61) is None, "there was no look for a minute"
+
+
+def test_an_interval_at_rest_keeps_no_looks() -> None:
+    """Its memory would grow with the number of idle intervals."""
+    clock, busy, driver = Clock(), [1.0], IntervalDriver(Counts())
+    meter = LoadMeter(
+        lambda: [Metered(IncarnationId("test.1"), "test.1.j1", 7, driver.core, busy[0])], clock, wall=lambda: driver.now
+    )
+    driver.deliver(("a", "x", 1))
+    driver.commit_all()
+    for _ in range(8):
+        clock.now += 10
+        load = meter.load().intervals[0]
+    assert load.HasField("arriving_per_second")
+    driver.deliver(("a", "x", 1))
+    clock.now += 10
+    busy[0] += 1.0
+    assert not meter.load().intervals[0].HasField("arriving_per_second"), "it begins again"
+
+
 def test_the_busiest_intervals_alone_have_sampled_keys() -> None:
     clock, driver, busy = Clock(), IntervalDriver(Counts()), dict.fromkeys(range(40), 1.0)
     driver.deliver(("a", "x", 1))

@@ -137,6 +137,17 @@ def test_a_large_delivery_is_not_as_old_as_its_first_record() -> None:
     assert worker.lag() == 200, "its first record waits, and the others are committed"
 
 
+def test_a_key_that_is_tried_again_makes_no_record_younger() -> None:
+    """Regression: during each attempt at a failing key, its record seemed to have come as late as the last one."""
+    driver = IntervalDriver(Repeat())
+    driver.deliver(("a", "bad", 1), *[("b", "x", 1)] * 9, waited=200 * SECOND, span=100 * SECOND)
+    driver.commit_all()
+    (receipt,) = driver.state.intake.unfinished
+    blocked = receipt.came_at()
+    driver.state.intake.requeue([(receipt, 0)])
+    assert receipt.came_at() == blocked
+
+
 def test_a_part_of_a_delivery_is_as_old_as_the_whole() -> None:
     worker = Worker()
     driver = worker.driver
@@ -160,6 +171,16 @@ def test_what_is_repeated_after_a_takeover_does_not_come_now() -> None:
     (one,) = TrafficMeter(0.0).traffic(10.0, {PLACE: measures})
     assert [of.records_per_second for of in one.streams] == [2.0]
     assert worker.values("millwheel_received_records") == {("in",): 329}, "the count has all of them"
+
+
+def test_the_first_records_after_a_takeover_are_a_rate() -> None:
+    """Regression: the edge to a new interval showed no records, if all came in one delivery."""
+    worker = Worker()
+    driver, measures = worker.driver, worker.tallies.measures_of(PLACE)
+    driver.now += 1 * SECOND
+    driver.deliver(*[("a", "x", 1)] * 300, waited=1_000)
+    (one,) = TrafficMeter(0.0).traffic(10.0, {PLACE: measures})
+    assert [of.records_per_second for of in one.streams] == [30.0]
 
 
 def test_work_waits_since_its_sender_had_it() -> None:

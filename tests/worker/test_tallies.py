@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 import millwheel as mw
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.worker.interval.panes.table import PaneTable, WindowPanes
 from millwheel.worker.process.load import LoadMeter
 from millwheel.worker.process.metrics import WorkerCollector
 from millwheel.worker.process.tallies import Tallies
 from tests.worker.doubles import delivery
+from tests.worker.interval.column_windows import Results, driver_of
 from tests.worker.interval.driver import IntervalDriver
 
 PLACE = ("topology", "test")
@@ -80,6 +84,52 @@ def test_the_keys_in_memory_are_shown() -> None:
         driver.deliver((key, "value", 1))
     (cached,) = [one for one in WorkerCollector(tallies).collect() if one.name == "millwheel_cached_keys"]
     assert [sample.value for sample in cached.samples] == [2]
+
+
+def test_a_scrape_amid_the_firing_of_a_window_has_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: it divided by zero, and the page had no metric of the worker."""
+    largest = vars(PaneTable)["largest"].fget
+
+    def then_it_fires(table: PaneTable) -> WindowPanes | None:
+        window: WindowPanes | None = largest(table)
+        assert window is not None
+        for key in list(window.rows):
+            window.close(key)
+        return window
+
+    tallies, _ = tallies_with_windows()
+    monkeypatch.setattr(PaneTable, "largest", property(then_it_fires))
+    (cached,) = [one for one in WorkerCollector(tallies).collect() if one.name == "millwheel_cached_keys"]
+    assert [sample.value for sample in cached.samples] == [0]
+
+
+def test_a_scrape_amid_a_change_of_windows_has_all() -> None:
+    """Regression: a window that came meanwhile ended it."""
+    tallies, table = tallies_with_windows()
+    more = (number for number in range(100, 200))
+
+    class Changing(dict[bytes, int]):
+        """The event loop's thread goes on between two steps of the scrape."""
+
+        def __len__(self) -> int:
+            end = next(more)
+            table.windows[0, end, b""] = WindowPanes((0, end, b""), ())
+            return super().__len__()
+
+    (window,) = table.windows.values()
+    window.rows = Changing(window.rows)
+    samples = {one.name: one.samples for one in WorkerCollector(tallies).collect()}
+    for name in ("millwheel_cached_keys", "millwheel_timers"):
+        assert [sample.value for sample in samples[name]] == [2]
+
+
+def tallies_with_windows() -> tuple[Tallies, PaneTable]:
+    """Two keys have panes in a window, and no states."""
+    tallies, driver = Tallies(), driver_of(Results())
+    tallies.enter("test.1.j1", PLACE, driver.core)
+    driver.deliver(("a", "", 1), ("b", "", 1))
+    driver.commit_all()
+    return tallies, driver.state.panes
 
 
 class Failing(mw.Computation[tuple[str, str], int]):

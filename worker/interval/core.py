@@ -169,6 +169,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
 
     def _serve(self, watermark: int) -> Sequence[IntervalEffect]:
         self.state.clocks.resume(watermark)
+        self._receiver.began = self.state.clocks.elapsed
         self.state.output.rise(watermark)
         out = [*self._checkpoints.parents.copy_segments(), *self._commits.resend(Resend())]
         for delivery in self._early_deliveries.take():

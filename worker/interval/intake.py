@@ -52,7 +52,7 @@ class DeliveryReceipt:
     - ``size`` is the size of the admitted values in bytes, and ``average`` that of one.
     - ``answered`` is the number of open records by the last answer to the sender.
     - ``since`` is the time of the receipt, a time of ``elapsed``.
-    - ``span`` is that of the delivery. 0: it is unknown, or the delivery was admitted in part.
+    - ``span`` is that of the delivery. 0: it is unknown, the delivery was admitted in part, or a key was blocked.
     """
 
     __slots__ = (
@@ -75,11 +75,11 @@ class DeliveryReceipt:
     def came_at(self) -> int:
         """When the oldest record that is not committed came to its sender, a time of ``elapsed``.
 
-        Records are committed in the order in which they came, unless keys are blocked. They came evenly, as far as is
+        Records are committed in the order in which they came, unless a key was blocked. They came evenly, as far as is
         known. So a delivery of a whole outage is not as old as its first record until its end.
         """
         came = self.since - self.delivery.waited
-        if not self.span or self.blocked:
+        if not self.span:
             return came
         count = len(self.delivery.keys)
         return came + self.span * (count - self.open) // count
@@ -193,8 +193,9 @@ class IntervalIntake:
         return False
 
     def set_aside(self, receipt: DeliveryReceipt, index: int) -> None:
-        """A record waits with its blocked key from now on."""
+        """A record waits with its blocked key from now on. The delivery's records end in any order."""
         receipt.blocked.add(index)
+        receipt.span = 0
         self._changed[receipt] = None
 
     def narrowed(self) -> list[DeliveryReceipt]:
@@ -278,8 +279,8 @@ class IntervalReceiver:
         self._setup = setup
         self._clocks = clocks
         self._intake = intake
-        self._first: int | None = None
-        """When the first records were admitted, a time of ``elapsed``."""
+        self.began = 0
+        """When this owner began to serve, a time of ``elapsed``."""
 
     def deliver(self, delivery: Delivery) -> list[OwnerEffect]:
         """Admit a delivery. Every record of it is eventually ACKed or answered with another outcome."""
@@ -334,9 +335,7 @@ class IntervalReceiver:
         received, size = self._setup.meter.measures.received[delivery.stream], receipt.average * len(fresh)
         received[0] += len(fresh)
         received[1] += size
-        if self._first is None:
-            self._first = now
-        if now - delivery.waited < self._first:
+        if now - delivery.waited < self.began:
             received[2] += len(fresh)
             received[3] += size
         receipt.excluded = excluded

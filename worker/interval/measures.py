@@ -88,5 +88,5 @@ class IntervalMeasures:
         """By hook: the mean time of a call, for each batch of calls."""
         self.received: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
         """By stream: the fresh records that were received, and the bytes of their values. Then both of those among them
-        that their senders had before the owner received any: the owner before had perhaps received them, too."""
+        that their senders had before the owner began to serve: the owner before had perhaps received them, too."""
         self.connector = ConnectorMeasures()

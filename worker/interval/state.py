@@ -96,13 +96,14 @@ class IntervalState(IntervalSetup):
     def cached_keys(self) -> int:
         """About how many keys have a state or panes in memory.
 
-        Some keys of the largest window show how many have both.
+        Some keys of the largest window show how many have both. Any thread may ask.
         """
         states, window = len(self.cells) - self.cells.pages, self.panes.largest
         if window is None:
             return states
+        # The event loop's thread may fire the window meanwhile. This is one step of the interpreter.
         some = list(islice(window.rows, _SAMPLED_KEYS))
-        return states + len(window.rows) * sum(key not in self.cells for key in some) // len(some)
+        return states + len(window.rows) * sum(key not in self.cells for key in some) // max(1, len(some))
 
     @property
     def watermark(self) -> int:

@@ -89,7 +89,7 @@ def _record(state: IntervalState, value: int) -> str:
         if chunk.receipt.held == value:
             delivery = chunk.receipt.delivery
             index = _oldest(delivery.timestamps, chunk.indexes[chunk.cursor :], value)
-            count = len(chunk.indexes)
+            count = chunk.receipt.open
             together = (
                 f", one of {count:,} records that came together and hold it until all are done" if count > 1 else ""
             )

@@ -228,7 +228,7 @@ class HostChannel:
         """The receiver's answer for the batch ``token``."""
         kind = answer_kind(outcome)
         if kind is AnswerKind.ACKED:
-            self.refused.failures = 0
+            self.refused.acked()
             self._host.post(Acknowledged(token, remaining))
         elif kind is AnswerKind.SUPERSEDED:
             self._host.post(Refused(token, f"a receiver refused the sequencer: {message}"))

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from typing import Any, Final, Protocol
 
 from millwheel.errors import NotInstalledError
@@ -115,8 +116,9 @@ class CoreHost(EventHost):
         self.fault = ""
         self.damage = ""
         """The missing or damaged stored value, if it is the reason why the interval was given up."""
-        self.handed_over = False
-        """Whether the interval was made ready for another owner, as a master asks before it moves it."""
+        self.handed_over_at = -inf
+        """When the interval was last made ready for another owner, as a master asks before it moves it: a time of the
+        event loop."""
         self.lack = ""
         """What is not installed at this worker, if it is the reason why the interval was given up."""
 
@@ -160,7 +162,7 @@ class CoreHost(EventHost):
 
     async def prepare_release(self) -> ReleasePrepared | None:
         """Reduce what a successor must read, while work continues. Returns None if the interval is lost meanwhile."""
-        self.handed_over = True
+        self.handed_over_at = asyncio.get_running_loop().time()
         answer: ReleasePrepared | None = await self._ask(PrepareRelease)
         return answer
 

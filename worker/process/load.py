@@ -177,14 +177,17 @@ class LoadMeter:
         if isinstance(one.core, LogCore):
             load.log.CopyFrom(log_load(one.core))
         else:
-            intake = one.core.state.intake
-            load.arriving_per_second = arrivals.per_second(now, intake.came_until, intake.received)
+            come = arrivals.per_second(now, _came_until(one.core, wall), one.core.state.intake.received)
+            if come is not None:
+                load.arriving_per_second = come
             load.system_lag_seconds = system_lag_seconds(one.core, wall)
         load.records_per_second = rates[0].per_second(now, records)
         load.busy = rates[1].per_second(now, one.busy)
         load.slow = rates[2].per_second(now, slow)
         since = last.since if last is not None and last.busy == one.busy else now
-        return _Known(load, rates, one.busy, since, self._rests(load, one.core), arrivals)
+        if rests := self._rests(load, one.core):
+            arrivals.forget()
+        return _Known(load, rates, one.busy, since, rests, arrivals)
 
     def _rests(self, load: wire.IntervalLoad, core: IntervalCore | LogCore) -> bool:
         """Whether a report stays true while the interval handles no event: none of its figures changes by time alone.
@@ -205,6 +208,12 @@ class LoadMeter:
 
 def _slow_seconds(core: IntervalCore | LogCore) -> float:
     return 0.0 if isinstance(core, LogCore) else core.meter.records.slow_seconds + core.meter.timers.slow_seconds
+
+
+def _came_until(core: IntervalCore, wall: int) -> int:
+    """Until when the received records are all that came to the senders: until now, if none of them waits."""
+    intake, clocks = core.state.intake, core.state.clocks
+    return intake.came_until if intake.unfinished else max(intake.came_until, clocks.elapsed + wall - clocks.now)
 
 
 def _interval_load(one: Metered, now: int) -> wire.IntervalLoad:

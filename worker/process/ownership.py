@@ -16,6 +16,7 @@ from millwheel.worker.process.host import CoreHost, HostPeers
 from millwheel.worker.process.hosts import Hosted, Hosts, Quarantined
 from millwheel.worker.process.internal_errors import RESTART_BACKOFF, InternalErrors
 from millwheel.worker.process.programs import Programs
+from millwheel.worker.process.refused_batches import MOVE_SECONDS
 from millwheel.worker.process.tallies import Place
 from millwheel.worker.process.tasks import BackgroundTasks
 
@@ -173,8 +174,9 @@ class Ownership:
     def lost(self, host: CoreHost, reason: str) -> None:
         """The core has lost its interval to a successor, or this worker must get a fresh sequencer for it."""
         hosted = self.hosts.hosted.get(host.journal)
-        if host.handed_over and not (host.fault or host.damage or host.lack):
-            log.info("interval %s: handed over to its next owner, as the master asked: %s", host.journal, reason)
+        moves = asyncio.get_running_loop().time() - host.handed_over_at < MOVE_SECONDS
+        if moves and not (host.fault or host.damage or host.lack):
+            log.info("interval %s: handed over to its next owner: %s", host.journal, reason)
         else:
             log.log(logging.ERROR if host.fault else logging.WARNING, "interval %s: lost: %s", host.journal, reason)
         if hosted is None or hosted.host is not host:

@@ -48,20 +48,28 @@ class ArrivalRate:
     __slots__ = ("_seen",)
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[float, int, int]] = deque()
-        """Of each look: its time, when the newest record had come, and the number of received records."""
+        self._seen: list[tuple[float, int, int]] = []
+        """Of each look: its time, until when what came was known, and the number of received records."""
 
-    def per_second(self, now: float, came_until: int, received: int) -> float:
-        """The rate until now. ``came_until``: when the newest of the received records came, in microseconds."""
+    def forget(self) -> None:
+        """Forget the looks: nothing comes, and an idle interval is to take little memory."""
+        self._seen.clear()
+
+    def per_second(self, now: float, came_until: int, received: int) -> float | None:
+        """The rate until now. None: it needs two looks.
+
+        ``came_until``: until when the received records are all that came to the senders, in microseconds.
+        """
         seen = self._seen
         if not received or (seen and now - seen[-1][0] > _ARRIVAL_SECONDS):
             seen.clear()  # nothing is known of the time before
         if not received:
-            return 0.0
+            return None
         while len(seen) > 1 and seen[1][0] <= now - _ARRIVAL_SECONDS:
-            seen.popleft()
+            del seen[0]
         if not seen or now - seen[-1][0] >= _ARRIVAL_EVERY:
             seen.append((now, came_until, received))
         looked, before, base = seen[0]
-        took = (came_until - before) / 1e6 or now - looked
-        return (received - base) / took if took > 0 else 0.0
+        # What came at one moment, or from several senders, is over the time between the looks at least.
+        took = max((came_until - before) / 1e6, now - looked)
+        return (received - base) / took if took > 0 else None

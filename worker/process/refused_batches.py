@@ -39,8 +39,8 @@ class RefusedBatches:
         """Resends in succession without an ACK between them."""
         self._timer: asyncio.TimerHandle | None = None
         self._log_at = 0.0
-        self._since = 0.0
-        """When the first of the resends in succession was due."""
+        self._since: float | None = None
+        """When the refusals began. None: there has been an ACK since the last one."""
 
     def later(
         self, token: int, why: str = "", indexes: Sequence[int] = (), *, full: bool = False, moved: bool = False
@@ -56,7 +56,7 @@ class RefusedBatches:
             self._host.post(Halted(token))
         if not self._refused:
             self.failures += 1
-            if self.failures == 1:
+            if self._since is None:
                 self._since = self._loop.time()
             self._timer = self._loop.call_later(BACKOFF.delay(self.failures, random.random()), self._resend)
             if why and BACKOFF.step(self.failures) >= BACKOFF.largest:
@@ -75,6 +75,10 @@ class RefusedBatches:
         elif self._loop.time() >= self._log_at:
             self._log_at = self._loop.time() + _LOG_SECONDS
             log.warning("journal %s: its deliveries are refused, and sent again: %s", self._host.journal, why)
+
+    def acked(self) -> None:
+        """The receiver has ACKed something: it is well again."""
+        self.failures, self._since = 0, None
 
     def resend_now(self) -> None:
         """Resend now: intervals have moved, so refused batches are sent at once to the present owners of their keys."""

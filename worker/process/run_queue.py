@@ -24,7 +24,7 @@ _SLICE_SECONDS: Final = 0.001
 """How long one share of the run queue runs before the next one is chosen."""
 
 IDLE_TURNS: Final = 32
-"""After how many turns in succession without work the event loop counts as idle. They take some 50 us together.
+"""After how many turns in succession without work the event loop counts as idle. They take some 100 us together.
 One is not enough: gRPC's thread and the store's need some microseconds for their next answer."""
 
 IDLE_TURN_SECONDS: Final = 0.000_05
@@ -121,7 +121,7 @@ class RunQueue:
                 now = self._serve_next(now)
         finally:
             if now - began > _SLICE_SECONDS:
-                self._pause.begin(now)
+                self._pause.begin(now, now - began)
             if self._ready:
                 self._loop.call_soon(self._turn)
             else:
@@ -160,7 +160,7 @@ class RunQueue:
 
 
 class LoopPause:
-    """A pause of the run queue, until the event loop is idle, but for no longer than a run."""
+    """A pause of the run queue, until the event loop is idle, but for no longer than the run before it."""
 
     def __init__(self) -> None:
         self._until = 0.0
@@ -169,9 +169,9 @@ class LoopPause:
         self._idle = IDLE_TURNS
         """How many turns in succession had no work."""
 
-    def begin(self, now: float) -> None:
-        """Calls have taken long."""
-        self._until, self._last, self._idle = now + RUN_SECONDS, now, 0
+    def begin(self, now: float, ran: float) -> None:
+        """Calls have run for ``ran`` seconds. Beside a loop that is never idle they get about half of the time (G8)."""
+        self._until, self._last, self._idle = now + min(ran, RUN_SECONDS), now, 0
 
     def is_over(self, now: float) -> bool:
         """Whether calls may run in this turn of the loop."""

@@ -29,9 +29,7 @@ def system_lag_seconds(core: IntervalCore, now: int) -> float:
     # The event loop's thread may change these meanwhile.
     with suppress(RuntimeError):
         receipts = list(islice(state.intake.unfinished, _RECEIPTS))  # one step of the interpreter
-        # Asynchronous hooks end in any order.
-        in_order = not state.program.record_is_async
-        began += [one.came_at() if in_order else one.since - one.delivery.waited for one in receipts]
+        began += [one.came_at() for one in receipts]
     with suppress(RuntimeError):
         flows = [
             flow for by_journal in list(state.outbox.flows.by_consumer.values()) for flow in list(by_journal.values())

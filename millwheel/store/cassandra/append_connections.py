@@ -26,16 +26,19 @@ from cassandra.connection import ConnectionShutdown, EndPoint
 from cassandra.query import PreparedStatement
 
 from millwheel.model.backoff import Backoff
+from millwheel.store.cassandra.failures import text_of
 from millwheel.store.cassandra.frames import ConnectionState, Row, encode_parameters
 from millwheel.store.cassandra.settings import ClusterSettings
 
-__all__ = ["AppendConnections"]
+__all__ = ["CONNECT_SECONDS", "AppendConnections"]
 
 log = logging.getLogger("millwheel.store")
 
+CONNECT_SECONDS: Final = 5.0
+"""In so long a node must have taken a connection and let the user in."""
+
 _OPENING_SECONDS: Final = 2.0
 """For how long an opening waits for the first connections. They may come later."""
-_CONNECT_SECONDS: Final = 5.0
 _BACKOFF: Final = Backoff(0.1, 5.0)
 _STEADY_SECONDS: Final = 10.0
 """A connection that lasted for so long was a good one: the next attempt follows soon, and its loss is logged."""
@@ -146,14 +149,15 @@ class AppendConnections:
         connection = _Connection(state, self._loop, partial(self._log_warning, endpoint))
         try:
             address, port = endpoint.resolve()
-            async with asyncio.timeout(_CONNECT_SECONDS):
+            async with asyncio.timeout(CONNECT_SECONDS):
                 await self._loop.create_connection(
                     lambda: connection, address, port, ssl=self._cluster.ssl_context, family=endpoint.socket_family
                 )
                 await connection.ready
             node.connection = connection
         except Exception as error:
-            self._failed(endpoint, node, _said(error))
+            late = isinstance(error, TimeoutError) and not error.args  # with a text it is the system's own
+            self._failed(endpoint, node, f"it was not ready within {CONNECT_SECONDS:g} s" if late else text_of(error))
         finally:
             node.opening = None
             if node.connection is not connection:
@@ -275,7 +279,7 @@ class _Connection(asyncio.Protocol):
         """Close the connection. Every request in flight fails with ``error``: its outcome is unknown. Idempotent."""
         if self.ended:
             return
-        self.ended = _said(error)
+        self.ended = text_of(error)
         self.lasted = self._loop.time() - self._began
         if self._next_tick is not None:
             self._next_tick.cancel()
@@ -302,7 +306,3 @@ class _Connection(asyncio.Protocol):
 def _expire(answer: asyncio.Future[list[Row]]) -> None:
     if not answer.done():
         answer.set_exception(OperationTimedOut("no answer to an append"))
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"

@@ -18,7 +18,7 @@ from cassandra.cluster import NoHostAvailable
 
 from millwheel.store.contract import StoreError, StoreUnavailableError
 
-__all__ = ["StoreSettingsError", "failure_of", "is_unknown"]
+__all__ = ["StoreSettingsError", "failure_of", "is_unknown", "text_of"]
 
 
 class StoreSettingsError(StoreError):
@@ -47,15 +47,15 @@ def failure_of(
     for cause in causes:
         if isinstance(cause, Unauthorized):
             return StoreUnavailableError(
-                f"Cassandra keeps user {username!r} from it ({_text(cause)}): GRANT SELECT, MODIFY ON KEYSPACE "
+                f"Cassandra keeps user {username!r} from it ({text_of(cause)}): GRANT SELECT, MODIFY ON KEYSPACE "
                 f"{keyspace} TO that role, or set {prefix}username to one that has it. {_WAITS}"
             )
         if isinstance(cause, InvalidRequest) and is_unknown(cause):
             return StoreUnavailableError(
-                f"a Cassandra node of {where} does not know the tables: {_text(cause)}. {_WAITS}"
+                f"a Cassandra node of {where} does not know the tables: {text_of(cause)}. {_WAITS}"
             )
         if isinstance(cause, InvalidRequest):
-            return StoreSettingsError(f"Cassandra refuses a request of this software: {_text(cause)}")
+            return StoreSettingsError(f"Cassandra refuses a request of this software: {text_of(cause)}")
         if isinstance(cause, ssl.SSLError):
             return StoreUnavailableError(
                 f"TLS with Cassandra at {where}: {cause}; see {prefix}tls_ca, tls_cert, tls_key"
@@ -68,12 +68,12 @@ def failure_of(
     if isinstance(error, OperationTimedOut):
         return StoreUnavailableError(f"Cassandra at {where} did not answer in time. {_WAITS}")
     if isinstance(error, NoHostAvailable):
-        details = "; ".join(sorted({_text(cause) for cause in causes[1:]})) or "none is known to be up"
+        details = "; ".join(sorted({text_of(cause) for cause in causes[1:]})) or "none is known to be up"
         return StoreUnavailableError(
             f"no Cassandra node answers at {where} ({details}): see that it runs, and that {prefix}contact_points and "
             f"{prefix}local_dc name it. {_WAITS}"
         )
-    return StoreUnavailableError(f"Cassandra at {where}: {_text(error)}. {_WAITS}")
+    return StoreUnavailableError(f"Cassandra at {where}: {text_of(error)}. {_WAITS}")
 
 
 def is_unknown(error: InvalidRequest) -> bool:
@@ -92,5 +92,6 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
                 yield from _causes(cause)
 
 
-def _text(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
+    """Return an error's class and text as one line of at most 300 characters."""
     return f"{type(error).__name__}: {error}".replace("\n", " ")[:300]

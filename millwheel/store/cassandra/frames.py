@@ -22,6 +22,8 @@ from typing import Any, Final, NamedTuple
 from cassandra import AuthenticationFailed, ConsistencyLevel
 from cassandra.protocol import ErrorMessage, PreparedQueryNotFound
 
+from millwheel.store.cassandra.failures import text_of
+
 __all__ = [
     "HEARTBEAT_SECONDS",
     "MAX_ANSWER_BYTES",
@@ -150,7 +152,7 @@ class ConnectionState:
         """Process the bytes that arrived.
 
         Raises:
-            FrameError: They cannot be understood.
+            FrameError: They cannot be understood, or are an error that the node cannot assign to a request.
             Exception: The driver's error for a login that is refused.
         """
         self._heard, self._asked = now, None
@@ -197,7 +199,10 @@ class ConnectionState:
 
     def _answer_own(self, opcode: int, body: _Body) -> None:
         if self.is_ready:
-            if opcode not in (_SUPPORTED, _ERROR):
+            if opcode == _ERROR:
+                # It may be about any of the requests in flight, so it must not be taken for the answer to one.
+                raise FrameError(f"an error that is of no request: {text_of(_decode_error(body))}")
+            if opcode != _SUPPORTED:
                 raise FrameError(f"opcode {opcode:#x} is no answer to a heartbeat")
         elif opcode == _AUTHENTICATE:
             if not self._username:

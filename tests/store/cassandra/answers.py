@@ -39,8 +39,8 @@ APPLIED = rows(("[applied]", 4, b"\1"))
 READY_FRAME = frame(READY, 0, b"")
 
 
-def error(code: int, *extra: bytes) -> bytes:
-    return struct.pack(">i", code) + string("why") + b"".join(extra)
+def error(code: int, *extra: bytes, text: str = "why") -> bytes:
+    return struct.pack(">i", code) + string(text) + b"".join(extra)
 
 
 def unprepared(query_id: bytes) -> bytes:

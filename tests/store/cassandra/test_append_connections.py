@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 import struct
 from collections.abc import AsyncIterator
@@ -15,11 +16,12 @@ import pytest
 from cassandra import OperationTimedOut
 from cassandra.connection import ConnectionShutdown
 
+from millwheel.store.cassandra import append_connections
 from millwheel.store.cassandra.append_connections import AppendConnections
 from millwheel.store.cassandra.frames import FrameError
 from millwheel.store.cassandra.settings import ClusterSettings
 from tests.patience import patience, until
-from tests.store.cassandra.answers import APPLIED, READY_FRAME, RESULT, frame, string
+from tests.store.cassandra.answers import APPLIED, ERROR, READY_FRAME, RESULT, error, frame, string
 from tests.store.cassandra.append_nodes import STATEMENT, AppendNode, KnownNodes, applied
 from tests.store.cassandra.test_tls import CERTIFICATES
 
@@ -117,6 +119,51 @@ async def test_a_node_that_goes_on_being_wrong_is_backed_off(caplog: pytest.LogC
             f"Cassandra at 127.0.0.1:{node.port}: appends go by the driver until a connection of their own works: "
             "FrameError: a result of kind 1, and not rows"
         )
+
+
+async def test_an_error_of_no_request_fails_its_appends(caplog: pytest.LogCaptureFixture) -> None:
+    """Such as the one of a node that has been forbidden to speak version 4."""
+    async with AppendNode(lambda _: frame(ERROR, 0, error(0x000A))) as node, connected(KnownNodes([node])) as own:
+        assert await way(own, "journal") == "FrameError"
+        await until_it_goes(own, DRIVER)
+        (warning,) = logged(caplog)
+        assert "FrameError: an error that is of no request: " in warning
+        assert "why" in warning
+
+
+class _Silent(AppendNode):
+    """Takes connections, and says nothing."""
+
+    async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+
+class _Refusing(AppendNode):
+    """Refuses all logins."""
+
+    async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(frame(ERROR, 0, error(0x0000, text="one line\nanother " + "x" * 1_000)))
+        await reader.read()
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (_Silent, r"it was not ready within 0\.1 s"),
+        (_Refusing, r"[^\n]*one line another x{50}[^\n]{,200}"),
+    ],
+)
+async def test_the_reason_for_no_connection_is_one_line(
+    kind: type[AppendNode], reason: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: it was empty for a node that said nothing, and as long as a node liked for one that refused."""
+    if kind is _Silent:
+        monkeypatch.setattr(append_connections, "CONNECT_SECONDS", 0.1)
+    async with kind() as node, connected(KnownNodes([node])) as own:
+        await until(lambda: logged(caplog))
+        assert await way(own, "journal") == DRIVER
+        (warning,) = logged(caplog)
+        assert re.fullmatch(rf"Cassandra at [^ ]*: appends go by the driver until [^:]*: {reason}", warning)
 
 
 async def test_the_loss_of_a_steady_connection_is_logged(

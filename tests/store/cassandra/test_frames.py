@@ -273,6 +273,18 @@ def test_a_paused_process_asks_before_it_gives_up() -> None:
         connection.tick(200.0 + HEARTBEAT_SECONDS)
 
 
+@pytest.mark.guarantee("G2")
+def test_an_error_of_no_request_ends_the_connection() -> None:
+    """Regression: it was taken for a sign of life, and its text was lost. The append waited for its whole deadline.
+
+    It is no answer to the append either, though its code is that of a refusal.
+    """
+    connection = ready()
+    execute(connection)
+    with pytest.raises(FrameError, match=r"an error that is of no request: InvalidRequest: .*why"):
+        connection.received(frame(ERROR, 0, error(0x2200)), 0.0)
+
+
 @pytest.mark.guarantee("G13")
 def test_answers_that_never_come_end_the_connection() -> None:
     """Regression: each took a number for good. In the end no append was sent, and heartbeats kept the connection."""

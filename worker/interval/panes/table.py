@@ -264,13 +264,15 @@ class PaneTable:
         self._index_bytes = size
 
     def __len__(self) -> int:
-        """The number of panes. Each is a timer, too."""
-        return sum(len(window.rows) for window in self.windows.values())
+        """The number of panes. Each is a timer, too. Any thread may ask."""
+        return sum(len(window.rows) for window in list(self.windows.values()))
 
     @property
     def largest(self) -> WindowPanes | None:
-        """The window with the most panes. None: there are no panes."""
-        return max((one for one in self.windows.values() if one.rows), key=lambda one: len(one.rows), default=None)
+        """The window with the most panes. None: there are no panes. Any thread may ask."""
+        # The event loop's thread may change the table. To list it is one step of the interpreter.
+        windows = list(self.windows.values())
+        return max((one for one in windows if one.rows), key=lambda one: len(one.rows), default=None)
 
     @property
     def first_end(self) -> int | None:
