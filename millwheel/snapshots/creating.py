@@ -217,7 +217,7 @@ class _Attempt:
         self._manifest.taken_at_us = wall_now()
         drawn = await self._replica.coordinator.get(SEQUENCER)
         self._manifest.drawn = 0 if drawn is None else int(drawn.value)
-        # Owners write the forms of a newer format as soon as it has risen. It never falls: it allows all that is copied.
+        # Owners write forms of a newer format as soon as it has risen. It never falls, so it allows all that is copied.
         settings = await self._replica.coordinator.get(CLUSTER_SETTINGS)
         if settings is not None:
             number = catalog.ClusterSettingsRecord.FromString(settings.value).format
