@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from millwheel.rpc.column_keys import ColumnKeys
 from millwheel.rpc.columns import RecordColumns
-from millwheel.worker.interval.panes.key_index import _MIXERS, MAX_KEY, KeyIndex, distinct
+from millwheel.worker.interval.panes.key_index import MAX_KEY, MIXERS, KeyIndex, distinct
 from millwheel.worker.interval.panes.table import PaneTable, WindowPanes
 
 NAME = (0, 10, b"")
@@ -94,9 +94,9 @@ def test_keys_that_meet_in_one_place_end_the_search() -> None:
 def meeting(place: int, number: int) -> bytes:
     """A key of eight bytes whose first place is this one, in a table of any size: the steps of ``_places_of`` back."""
     whole = 1 << 64
-    mixed = (place << 32 | number) * pow(_MIXERS[0], -1, whole) % whole
+    mixed = (place << 32 | number) * pow(MIXERS[0], -1, whole) % whole
     mixed ^= mixed >> 32
-    return ((mixed ^ 8 * _MIXERS[-1] % whole) * pow(_MIXERS[0], -1, whole) % whole).to_bytes(8, "little")
+    return ((mixed ^ 8 * MIXERS[-1] % whole) * pow(MIXERS[0], -1, whole) % whole).to_bytes(8, "little")
 
 
 @pytest.mark.guarantee("G8")

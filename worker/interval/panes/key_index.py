@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from millwheel.rpc.column_keys import ColumnKeys
     from millwheel.sdk.columns import Column
 
-__all__ = ["MAX_KEY", "KeyIndex", "distinct"]
+__all__ = ["MAX_KEY", "MIXERS", "KeyIndex", "distinct"]
 
 _WORD: Final = 8
 MAX_KEY: Final = 4 * _WORD
@@ -25,7 +25,7 @@ _SLACK: Final = 4
 """The table has at least so many places for each key, so most keys are found at the first one."""
 _FEW: Final = 16
 """Numbers that are fewer than one in so many are sorted, and others are marked in a column of all."""
-_MIXERS: Final = (
+MIXERS: Final = (
     0x9E3779B97F4A7C15,
     0xC2B2AE3D27D4EB4F,
     0x165667B19E3779F9,
@@ -133,12 +133,12 @@ class KeyIndex:
         """The first place of each key."""
         import numpy as np
 
-        mixed = lengths.astype(np.uint64) * np.uint64(_MIXERS[-1])
-        for word, mixer in zip(words, _MIXERS, strict=False):
+        mixed = lengths.astype(np.uint64) * np.uint64(MIXERS[-1])
+        for word, mixer in zip(words, MIXERS, strict=False):
             # A word of zeros changes nothing: so a key has one place, however many words others have.
             mixed ^= word * np.uint64(mixer)
         mixed ^= mixed >> np.uint64(32)
-        mixed *= np.uint64(_MIXERS[0])
+        mixed *= np.uint64(MIXERS[0])
         return (mixed >> np.uint64(32)).astype(np.int64) & (len(self._places) - 1)
 
     def _find(self, words: list[Column], lengths: Column, content: tuple[Any, Column]) -> Column | None:
