@@ -278,6 +278,12 @@ def test_columns_get_the_plain_type_of_their_values() -> None:
     assert (table.schema.types, table.column("at").to_pylist()) == (types, [1_000_000])
 
 
+def test_columns_that_arrow_cannot_copy_are_left_alone() -> None:
+    union = pa.UnionArray.from_sparse(pa.array([0, 1, 0], pa.int8()), [pa.array([1, 2, 3]), pa.array(["a", "b", "c"])])
+    parts = table_parts(plain_table(pa.table({"more": union, "at": [1, 2, 3]}), "at"), 2)
+    assert [row["more"] for values, _ in parts for row in values.to_pylist()] == [1, "b", 3]
+
+
 @pytest.mark.parametrize(
     ("name", "values"),
     [("at", pa.array([1 << 60], pa.timestamp("s"))), ("when", pa.array([1_001], pa.timestamp("ns")))],

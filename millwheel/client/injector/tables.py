@@ -92,7 +92,7 @@ def times_in(table: Any) -> list[int]:
 def table_parts(table: Any, most: int = TABLE_RECORDS) -> Iterator[tuple[Any, array[int]]]:
     """The parts of a ``plain_table``: record batches without the timestamps, and these, in microseconds.
 
-    A part has buffers of its own. So what is not ACKed keeps no more of the table in memory.
+    A part has buffers of its own, if it may go by columns. So what is not ACKed keeps no more of the table in memory.
 
     Args:
         table: The table.
@@ -100,10 +100,11 @@ def table_parts(table: Any, most: int = TABLE_RECORDS) -> Iterator[tuple[Any, ar
     """
     import pyarrow as pa
 
+    plain = plain_types()
     names = sum(_NAME_BYTES + len(name) for name in table.column_names)
     rows = max(1, min(most, _TABLE_BYTES * table.num_rows // max(1, table.nbytes), _NAMES_BYTES // names))
     for batch in _bounded(table.combine_chunks().to_batches(rows)):
-        *columns, stamps = map(exact, batch.columns)
+        *columns, stamps = (exact(one) if one.type in plain else one for one in batch.columns)
         values = pa.RecordBatch.from_arrays(columns, names=batch.schema.names[:-1])
         yield values, array("q", stamps.buffers()[1].to_pybytes())
 
