@@ -10,7 +10,7 @@ from millwheel.master.event_log import readable_events
 from millwheel.master.health_problems import health_problem
 from millwheel.master.load_book import LoadBook
 from millwheel.master.missing_workers import missing_text, missing_workers
-from millwheel.master.trends import Pace, time_left
+from millwheel.master.trends import SOON_SECONDS, Pace, time_left
 from millwheel.master.views import names_of
 from millwheel.model.catalog import Catalog
 from millwheel.model.incarnation import IncarnationId
@@ -28,8 +28,6 @@ _BUSY: Final = 0.8
 """In cores: a process that works so much of its time has no time left, because it also reads and writes."""
 _STALLED: Final = 0.3
 """A process that does not get to run for this share of the time lacks a CPU."""
-_SOON_SECONDS: Final = 3600.0
-"""A backlog that takes longer to catch up may need an action."""
 _RECENT: Final = seconds(60)
 """So long after a change of intervals, nothing is said of how it goes on."""
 _LONG_SECONDS: Final = 600.0
@@ -136,7 +134,7 @@ class _Backlog:
             left = time_left(self.paces)
             if left is not None:
                 about = format_duration(Duration(seconds(max(1.0, round(left)))))
-                calm = " It needs no action." if left <= _SOON_SECONDS and not missing else ""
+                calm = " It needs no action." if left <= SOON_SECONDS and not missing else ""
                 return f"{rate}: it catches up in about {about}.{calm}{start or ' More workers make that shorter'}"
             rate += _verdict(self.paces)
         if self.changed and self.waited <= _LONG_SECONDS:

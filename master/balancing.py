@@ -21,7 +21,7 @@ from typing import Final
 
 from millwheel.master.load_book import divide
 from millwheel.master.messages import IntervalName, MergeIntervals, MoveInterval, ReshapeRequest, SplitInterval
-from millwheel.master.trends import Pace
+from millwheel.master.trends import SOON_SECONDS, Pace
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import Duration, Timestamp, minutes, seconds
@@ -39,8 +39,6 @@ With fewer records, the shares of keys are random. A key that costs half a secon
 _MIN_HOT_BUSY: Final = 0.8
 """In cores. An interval that works for less of its time has time left, unless its
 backlog shows that others take the time of its process."""
-_SOON_SECONDS: Final = 3600.0
-"""A backlog that takes longer is one of a hot key: about as many of its records come as are taken."""
 _MIN_MOVED_CORES: Final = 0.005
 """In cores. A cheaper interval is not worth the short time for which a move delays its records."""
 
@@ -338,7 +336,7 @@ class Balancer:
         for interval in view.intervals:
             own, backlog = max(0.0, interval.busy - interval.slow), interval.backlog
             least = self._settings.split_busy if backlog else max(self._settings.split_busy, _MIN_HOT_BUSY)
-            soon = backlog is not None and backlog.left is not None and backlog.left <= _SOON_SECONDS
+            soon = backlog is not None and backlog.left is not None and backlog.left <= SOON_SECONDS
             if interval.code is None or own < least or soon:
                 continue
             division = divide(interval.keys, interval.sample)

@@ -16,10 +16,12 @@ from typing import Final
 
 from millwheel.model.time import Timestamp, seconds
 
-__all__ = ["TRACKED_SECONDS", "Pace", "Trend", "time_left"]
+__all__ = ["SOON_SECONDS", "TRACKED_SECONDS", "Pace", "Trend", "time_left"]
 
 TRACKED_SECONDS: Final = 30.0
 """Work that has waited for less is no backlog. No history of it is kept, because there may be very many intervals."""
+SOON_SECONDS: Final = 3600.0
+"""A backlog that takes longer to catch up may need an action: about as many records come as are taken."""
 _WINDOW: Final = seconds(60)
 _EVERY: Final = seconds(10)
 _SHORTEST: Final = seconds(20)

@@ -1,8 +1,10 @@
-"""The clocks and the randomness of simulated processes, which replace those of the machine.
+"""The clocks and the randomness of simulated processes, which replace those of the machine, and the places of code.
 
 The product reads clocks through the ``time`` module and draws names with ``uuid4``. During a run these belong to the
 simulated process. Its wall clock has skew, drift and jumps. Its steady clocks show virtual time, with the time for
 which the machine was suspended (CLOCK_BOOTTIME) or without it (CLOCK_MONOTONIC).
+
+A traceback is part of a dead letter, and a long one takes longer to send. It therefore names files from the project on.
 """
 
 from __future__ import annotations
@@ -10,10 +12,12 @@ from __future__ import annotations
 import random
 import sys
 import time
+import traceback
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 from unittest.mock import patch
@@ -32,9 +36,13 @@ _REAL: Final = {name: getattr(time, name) for name in _NAMES}
 _REPLACED: Final = frozenset({*_REAL.values(), time.thread_time, uuid.uuid4})
 
 
+_ROOT: Final = f"{Path(__file__).parents[1]}/"
+_FORMATTED: Final = traceback.StackSummary.format_frame_summary
+
+
 @contextmanager
 def replaced(loop: SimulatedLoop, seed: int) -> Iterator[None]:
-    """Inside this context, clocks, randomness and the machine's load are simulated."""
+    """Inside this context, clocks, randomness and the machine's load are simulated, and tracebacks are the same."""
 
     def wall() -> float:
         process = PROCESS.get()
@@ -67,10 +75,16 @@ def replaced(loop: SimulatedLoop, seed: int) -> Iterator[None]:
             stack.enter_context(patch.object(module, name, fakes[real]))
         stack.enter_context(patch.object(LoadMeter.__init__, "__defaults__", _steadied(steady)))
         stack.enter_context(patch("millwheel.worker.process.load.psutil", _MACHINE))
+        stack.enter_context(patch.object(traceback.StackSummary, "format_frame_summary", _placed))
         try:
             yield
         finally:
             random.setstate(state)
+
+
+def _placed(stack: traceback.StackSummary, frame: traceback.FrameSummary) -> str:
+    """Format a frame of a traceback as Python does, without the folder of this project or of the installation."""
+    return _FORMATTED(stack, frame).replace(_ROOT, "", 1)
 
 
 def find_places() -> None:

@@ -21,14 +21,18 @@ def with_fixed_hashes(module: str) -> None:
         os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]])
 
 
-def run_module(module: str, *arguments: str, seconds: float | None = None) -> subprocess.CompletedProcess[str]:
+def run_module(
+    module: str, *arguments: str, seconds: float | None = None, root: Path = _ROOT
+) -> subprocess.CompletedProcess[str]:
     """Run ``python -m module`` as from a shell: with hashes of its own.
+
+    ``root`` is the folder of the project, which may have several names.
 
     Raises:
         subprocess.TimeoutExpired: the program takes longer than ``seconds``.
     """
-    environment = {name: value for name, value in os.environ.items() if name != _HASHES}
+    environment = {name: value for name, value in os.environ.items() if name != _HASHES} | {"PYTHONPATH": str(root)}
     command = [sys.executable, "-m", module, *arguments]
     return subprocess.run(
-        command, cwd=_ROOT, env=environment, capture_output=True, text=True, check=False, timeout=seconds
+        command, cwd=root, env=environment, capture_output=True, text=True, check=False, timeout=seconds
     )

@@ -14,10 +14,11 @@ from millwheel.client.control import ControlClient
 from millwheel.model.catalog import LIVE_STATES
 from millwheel.model.time import Duration, Timestamp, format_duration, format_timestamp, seconds
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
+from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import cluster_pb2 as wire
 from millwheel.rpc.v1 import key_pb2 as keys
 
-__all__ = ["connector_row", "first_part", "show"]
+__all__ = ["connector_row", "first_part", "listed_row", "show"]
 
 _PAGE: Final = 1_000
 _CALLS_AT_ONCE: Final = 8
@@ -49,7 +50,7 @@ def show(
 
         async def row(name: str, one: wire.ComputationOverview, first: wire.ComputationOverview) -> dict[str, Any]:
             async with gate:
-                return connector_row(name, one, first, await _states(client, name, one.name))
+                return await listed_row(client, name, one, first)
 
         ends = (wire.CONNECTOR_PART_READS, wire.CONNECTOR_PART_WRITES)
         asked = [
@@ -70,6 +71,8 @@ def show(
     for one in rows:
         if one["error"]:
             print(f"{one['name']}: {one['error']}")
+        if one["unlisted"]:
+            print(f"{one['name']}: its {_noun(one)}s cannot be listed now: {one['unlisted']}")
 
 
 def first_part(topology: wire.TopologyOverview, one: wire.ComputationOverview) -> wire.ComputationOverview:
@@ -100,8 +103,30 @@ async def _states(client: ControlClient, topology: str, computation: str) -> lis
         request.page_token = page.next_page_token
 
 
+async def listed_row(
+    client: ControlClient, topology: str, one: wire.ComputationOverview, first: wire.ComputationOverview
+) -> dict[str, Any]:
+    """Ask for the splits or shards of a source or a sink, and return its row.
+
+    It is shown without them if they cannot be listed, for example while an interval of it is being opened.
+
+    Args:
+        client: A client of the master.
+        topology: The topology's name.
+        one: The computation that reads, or that writes.
+        first: That which finds its splits, or makes its batches.
+    """
+    try:
+        return connector_row(topology, one, first, await _states(client, topology, one.name))
+    except RequestError as error:
+        return connector_row(topology, one, first, None) | {"unlisted": str(error)}
+
+
 def connector_row(
-    topology: str, one: wire.ComputationOverview, first: wire.ComputationOverview, listed: Sequence[keys.OwnedKey]
+    topology: str,
+    one: wire.ComputationOverview,
+    first: wire.ComputationOverview,
+    listed: Sequence[keys.OwnedKey] | None,
 ) -> dict[str, Any]:
     """Return a source or a sink in the form of -o json.
 
@@ -109,10 +134,10 @@ def connector_row(
         topology: The topology's name.
         one: The computation that reads, or that writes.
         first: That which finds its splits, or makes its batches.
-        listed: Its splits or shards, with their states.
+        listed: Its splits or shards, with their states. None: they cannot be listed now.
     """
     reads = one.connector == wire.CONNECTOR_PART_READS
-    states = [state for key in listed if (state := _state(key.listed.state_text)) is not None]
+    states = [state for key in listed or () if (state := _state(key.listed.state_text)) is not None]
     times = [state["read_at" if reads else "at"] for state in states if state["records"]]
     waits = [state["behind"] for state in states if state.get("behind") is not None]
     failing = next((part.failures.text for part in (one, first) if part.failures.text), "")
@@ -120,15 +145,16 @@ def connector_row(
         "name": f"{topology}/{one.name.removesuffix(_READER) if reads else one.name}",
         "kind": "source" if reads else "sink",
         "implementation": one.implementation,
-        "parts": len(listed),
-        "ended": sum(state["ended"] for state in states) if reads else None,
-        "records": sum(state["records"] for state in states),
+        "parts": None if listed is None else len(listed),
+        "ended": sum(state["ended"] for state in states) if reads and listed is not None else None,
+        "records": None if listed is None else sum(state["records"] for state in states),
         "behind_records": (sum(waits) if waits else None) if reads else one.queued_records + first.queued_records,
         "behind_seconds": None if reads else max(one.system_lag_seconds, first.system_lag_seconds),
         "newest": format_timestamp(Timestamp(max(times))) if times else None,
         "newest_us": max(times) if times else None,
-        "failing": sum(bool(key.listed.error) for key in listed),
+        "failing": None if listed is None else sum(bool(key.listed.error) for key in listed),
         "error": failing or None,
+        "unlisted": None,
     }
 
 
@@ -141,13 +167,17 @@ def _state(text: str) -> dict[str, Any] | None:
 
 
 def _cells(one: dict[str, Any], now: int) -> tuple[object, ...]:
-    noun = "split" if one["kind"] == "source" else "shard"
-    parts = f"{one['parts']:,} {noun}{'' if one['parts'] == 1 else 's'}"
+    parts = "not known" if one["parts"] is None else f"{one['parts']:,} {_noun(one)}{'' if one['parts'] == 1 else 's'}"
     if one["ended"]:
         parts += f", {one['ended']:,} ended"
+    records = "not known" if one["records"] is None else f"{one['records']:,}"
     age = "" if one["newest_us"] is None else f"{format_duration(Duration(max(0, now - one['newest_us'])))} ago"
     state = "FAILING" if one["error"] else "ended" if one["ended"] and one["ended"] == one["parts"] else "runs"
-    return one["name"], one["kind"], one["implementation"], parts, f"{one['records']:,}", _behind(one), age, state
+    return one["name"], one["kind"], one["implementation"], parts, records, _behind(one), age, state
+
+
+def _noun(one: dict[str, Any]) -> str:
+    return "split" if one["kind"] == "source" else "shard"
 
 
 def _behind(one: dict[str, Any]) -> str:

@@ -8,14 +8,16 @@ import pkgutil
 import tomllib
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from typer.testing import CliRunner
 
 from millwheel import connectors
-from millwheel.cli.connector_rows import connector_row, first_part
+from millwheel.cli.connector_rows import connector_row, first_part, listed_row
 from millwheel.cli.connectors import BUILT_IN, app
+from millwheel.client.control import ControlClient
+from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import cluster_pb2 as wire
 from tests.console import auctions
 from tests.house.tree import ROOT
@@ -81,6 +83,21 @@ def test_a_source_whose_splits_cannot_be_found_fails() -> None:
     topology = wire.TopologyOverview(name="auctions", computations=[reads, finds])
     row = connector_row("auctions", reads, first_part(topology, reads), [])
     assert (row["parts"], row["error"]) == (0, "no broker answers at kafka:9092")
+
+
+class Opening:
+    """A client of a master whose worker is still opening the interval that it is asked for."""
+
+    async def call(self, *_: object) -> None:
+        raise RequestError(FailureCode.UNAVAILABLE, "this worker owns journal 'table', but does not serve it")
+
+
+async def test_what_cannot_be_listed_is_not_known() -> None:
+    """Regression: while an interval of one sink was being opened, the command failed and showed no connector."""
+    writes = wire.ComputationOverview(name="table", connector=wire.CONNECTOR_PART_WRITES)
+    row = await listed_row(cast(ControlClient, Opening()), "auctions", writes, wire.ComputationOverview())
+    assert (row["parts"], row["records"], row["failing"]) == (None, None, None)
+    assert "does not serve it" in row["unlisted"]
 
 
 async def test_running_sources_and_sinks_are_listed(tmp_path: Path) -> None:

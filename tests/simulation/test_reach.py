@@ -47,7 +47,7 @@ REACHED = {
     "cassandra": (11, ["finished by another [1-9]", "late [1-9]"]),
     "unfinished writes": (106, ["glimpsed [1-9]"]),
     "power": (31, ["the power is cut", "the power is back", "with the power 1"]),
-    "replays": (71, [r"letters replayed: .*\d", "5 of 5 are replayed"]),
+    "replays": (71, [r"letters replayed: .*\d", r"[1-9]\d* of \d+ are replayed"]),
     "an unknown pause": (3001, ["pause: not done: .* did not answer in time"]),
     "suspended": (15, ["w1.1             is suspended", "its clock stands"]),
 }

@@ -10,11 +10,10 @@ import pytest
 
 from millwheel.store.cassandra import CassandraSettings, CassandraStore
 from millwheel.store.contract import Append, JournalHead, PartId, SequencerRefusedError, StoreUnavailableError
-from tests.components import cassandra
 from tests.patience import patience
 from tests.relay import CuttingProxy
 from tests.store.cassandra.conftest import OpenStore
-from tests.store.cassandra.test_outages import append_for_certain
+from tests.store.cassandra.test_outages import append_for_certain, closing_fails
 
 
 @pytest.mark.parametrize("direct", [True, False], ids=["direct", "driver"])
@@ -97,17 +96,7 @@ async def test_an_append_without_an_answer_is_settled_by_repeating(
 async def test_closing_fails_the_appends_in_flight(
     settings: CassandraSettings, name: str, open_store: OpenStore
 ) -> None:
-    (node,) = cassandra().nodes
     store = await open_store(settings)
     await store.create_journal(name)
     await store.fence(name, 1)
-    node.pause()
-    try:
-        outstanding = asyncio.create_task(store.append(name, Append(1, 1, 0, (), b"entry")))
-        await asyncio.sleep(0.1)
-        async with asyncio.timeout(patience(5)):
-            await store.close()
-            with pytest.raises(StoreUnavailableError, match="closed"):
-                await outstanding
-    finally:
-        node.resume()
+    await closing_fails(store, store.append(name, Append(1, 1, 0, (), b"entry")))

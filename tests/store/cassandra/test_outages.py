@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -284,12 +284,17 @@ async def test_a_flush_that_takes_longer_than_a_deadline_gets_through(
 
 
 async def test_closing_fails_what_is_outstanding(settings: CassandraSettings, name: str, open_store: OpenStore) -> None:
-    (node,) = cassandra().nodes
     store = await open_store(settings)
     await store.create_journal(name)
+    await closing_fails(store, store.fence(name, 1))
+
+
+async def closing_fails(store: CassandraStore, request: Coroutine[Any, Any, object]) -> None:
+    """Close a store while its paused node owes it the answer to a request: the request fails at once."""
+    (node,) = cassandra().nodes
     node.pause()
     try:
-        outstanding = asyncio.create_task(store.fence(name, 1))
+        outstanding = asyncio.create_task(request)
         await asyncio.sleep(0.2)
         async with asyncio.timeout(patience(5)):
             await store.close()
