@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from millwheel.model.incarnation import GroupId, IncarnationId
 from millwheel.model.keys import KeyInterval
@@ -20,6 +20,7 @@ from millwheel.model.traces import RecordTraces
 
 __all__ = [
     "ID_BYTES",
+    "MOST_BETWEEN",
     "BatchIds",
     "Delivery",
     "DeliveryIds",
@@ -32,6 +33,9 @@ __all__ = [
 
 ID_BYTES = 16
 """The length of an opaque or batch id."""
+MOST_BETWEEN: Final = 1 << 32
+"""The positions of one complete delivery are less than this apart. Receivers could not store what larger ranges are
+joined to. A sender gives the positions of such a delivery singly."""
 
 
 @dataclass(frozen=True, slots=True)

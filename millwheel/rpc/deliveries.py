@@ -10,6 +10,7 @@ from operator import lt
 from typing import Any, Final, Generic, TypeVar
 
 from millwheel.model.deliveries import (
+    MOST_BETWEEN,
     BatchIds,
     Delivery,
     DeliveryIds,
@@ -32,8 +33,6 @@ _LONGEST_WAIT: Final = seconds(10 * 365 * 86_400)
 computation, and hide all that really waits. No decision depends on the number, so a batch is not refused for it."""
 
 _POSITIONS: Final = 1 << 64
-_MOST_BETWEEN: Final = 1 << 32
-"""Positions of one complete delivery are less than this apart. Its sender has accepted a record at each of them."""
 
 ItemT = TypeVar("ItemT")
 
@@ -221,7 +220,7 @@ def _decode_positions(proto: wire.PositionIds, count: int) -> PositionIds:
         positions = list(positions)
         if proto.complete and not all(map(lt, positions, islice(positions, 1, None))):
             raise ValueError("positions that are complete rise")
-        if proto.complete and positions and positions[-1] - positions[0] >= _MOST_BETWEEN:
+        if proto.complete and positions and positions[-1] - positions[0] >= MOST_BETWEEN:
             raise ValueError(f"positions that are complete are not {positions[-1] - positions[0]:,} apart")
     return PositionIds(proto.sequence, proto.mark, positions, list(proto.unacked), proto.complete)
 

@@ -9,7 +9,7 @@ import pytest
 
 from millwheel.client.injector.core import InjectorCore
 from millwheel.client.injector.driver import SenderIdentity
-from millwheel.client.injector.messages import DeliveryAnswered, SendBatch
+from millwheel.client.injector.messages import ConnectionLost, ConnectionOpened, DeliveryAnswered, SendBatch
 from millwheel.client.injector.routing import Route
 from millwheel.model.deliveries import PositionIds
 from millwheel.model.keys import KeyInterval
@@ -86,6 +86,21 @@ def test_the_records_of_one_of_two_intervals_are_complete() -> None:
     (both,) = sends(step(core, DeliveryAnswered((first.token,), ACKED), 1))
     ids = arrived(both)
     assert (ids.positions, ids.complete) == ([1, 3], True)
+
+
+@pytest.mark.parametrize("last", [99, 100])
+def test_positions_that_are_far_apart_are_given_singly(last: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its worker was away, so a batch stayed open while another worker took records. Its receiver would refuse it."""
+    for module in ("millwheel.client.injector.outbound", "millwheel.rpc.deliveries"):
+        monkeypatch.setattr(f"{module}.MOST_BETWEEN", 100)
+    there = replace(ROUTES[1], address="b")
+    core = opened(of=replace(routing(one(ROUTES[0], there)), position_ranges=True))
+    step(core, ConnectionLost("b"))
+    for positions, key in (([0], b"x"), (range(1, last), b"a"), ([last], b"x")):
+        add(core, positions, key=key)
+    (send,) = sends(step(core, ConnectionOpened("b"), 1))
+    ids = arrived(send)
+    assert (ids.positions, ids.complete) == ([0, last], last < 100)
 
 
 @pytest.mark.parametrize(

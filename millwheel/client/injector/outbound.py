@@ -20,6 +20,7 @@ from millwheel.client.injector.dividing import divided
 from millwheel.client.injector.ids import IdKind, IdScope
 from millwheel.client.injector.messages import Columns, Limits, SendBatch
 from millwheel.client.injector.routing import ConsumerRouting, Route
+from millwheel.model.deliveries import MOST_BETWEEN
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.outbound import AnswerKind, OutboundBatch, OutboundSending, UnackedBatches
 from millwheel.model.time import MIN_TIMESTAMP
@@ -85,9 +86,13 @@ class InjectedBatch(OutboundBatch):
         """Whether every record of its sequence between the first and the last one of ``sent`` that is due to the
         interval is among these or ACKed, and the process has accepted a record at each position between.
 
-        Only of whole batches: what is sent again in part, and what has moved from another interval, is given singly.
+        Only of whole batches: what is sent again in part, and what has moved from another interval, is given singly. So
+        is a batch that was filled while the others took 2^32 records: a receiver refuses positions that far apart.
         """
-        return sent is None and self.queue.scope.kind is IdKind.POSITION and self.gapless <= self.ids[0]
+        if self.queue.scope.kind is not IdKind.POSITION:
+            return False
+        first, last = self.ids[0], self.ids[-1]
+        return sent is None and self.gapless <= first and last - first < MOST_BETWEEN
 
     def take_unsent(self) -> list[int] | None:
         """Return the indexes of the unsent records, and mark all records as sent. None means the complete batch."""
