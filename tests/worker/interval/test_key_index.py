@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from array import array
 from typing import Any
 
@@ -74,6 +75,21 @@ def test_numbers_of_some_records() -> None:
         assert numbers is not None
         assert [index.keys[number] for number in numbers.tolist()] == [b"b", b"c", b"b"]
     assert sorted(index.keys) == [b"b", b"c"]
+    none = index.numbers_of(keys, slice(0, 0))
+    assert none is not None
+    assert not len(none)
+
+
+@pytest.mark.guarantee("G8")
+def test_numbers_of_a_part_cost_nothing_for_the_others() -> None:
+    """A large delivery is taken in many parts. If each cost as the whole, one sender would stop all intervals."""
+    index, keys = KeyIndex(), column([b"x"] * 8 + [b"y" * MAX_KEY] * 300_000)
+    tracemalloc.start()
+    try:
+        assert index.numbers_of(keys, slice(0, 8)) is not None
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_long_keys_and_empty_columns_have_no_numbers() -> None:

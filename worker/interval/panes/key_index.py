@@ -78,12 +78,14 @@ class KeyIndex:
         if column is None:
             return None
         _, offsets, content = column.buffers()
-        bounds = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
-        starts, lengths = bounds[:-1][indexes], (bounds[1:] - bounds[:-1])[indexes]
+        bounds = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
+        starts, ends = bounds[:-1][indexes].astype(np.int64), bounds[1:][indexes].astype(np.int64)
+        lengths = ends - starts
         longest = int(lengths.max(initial=0))
         if longest > MAX_KEY:
             return None
-        low, high = int(bounds[0]), int(bounds[-1])
+        # Of these keys alone: a delivery comes in many parts, and none of them may cost as much as the whole (G8).
+        low, high = (int(starts.min()), int(ends.max())) if len(starts) else (0, 0)
         padded = np.zeros(high - low + MAX_KEY + _WORD, np.uint8)
         if high > low:
             padded[: high - low] = np.frombuffer(content, np.uint8)[low:high]
@@ -184,8 +186,8 @@ class KeyIndex:
         for known, word in zip(self._words, words, strict=False):  # behind these, all words are zero as yet
             known[begin:end] = word[chosen]
         padded, starts = content
-        raw, sizes = padded.tobytes(), lengths[chosen].tolist()
-        self.keys += [raw[at : at + size] for at, size in zip(starts[chosen].tolist(), sizes, strict=True)]
+        view, sizes = memoryview(padded), lengths[chosen].tolist()
+        self.keys += [bytes(view[at : at + size]) for at, size in zip(starts[chosen].tolist(), sizes, strict=True)]
         return self._places[places]
 
 
