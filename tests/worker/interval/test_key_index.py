@@ -150,14 +150,15 @@ def test_a_window_of_few_panes_has_no_place_for_each_key() -> None:
 
 @pytest.mark.guarantee("G13")
 def test_the_index_of_a_table_without_windows_is_empty() -> None:
+    """A worker may have many intervals, and most of them be idle."""
     table = PaneTable()
-    keys = [f"{number}".encode() for number in range(20_000)]
+    keys = [f"{number}".encode() for number in range(10_000)]
     window = table.changing(NAME, ["<i8"])
-    numbers = table.numbers_of(column(keys), range(20_000))
+    numbers = table.numbers_of(column(keys), range(10_000))
     assert numbers is not None
     window.rows_of_numbers(numbers, table.index)
     table.settle()
-    assert table.bytes > 2 << 20
+    assert table.bytes > 1 << 20
     table.changing(NAME, ["<i8"]).close(keys)
     table.settle()
     assert (len(table.index.keys), table.bytes) == (0, table.index.bytes)

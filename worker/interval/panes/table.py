@@ -331,7 +331,7 @@ class PaneTable:
             if not window.rows:
                 del self.windows[name]
         self.changed, self._sought = {}, False
-        if not self.windows and self._index_bytes and len(self.index.keys) > _MOST_SPARE:
+        if not self.windows and self._index_bytes and self.index.keys:
             self.index.empty()
             self._count_index()
 
