@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Final, overload
 
@@ -27,6 +27,7 @@ __all__ = [
     "extremes_of",
     "has_columns",
     "longest_of",
+    "names_bytes",
     "plain_types",
 ]
 
@@ -84,7 +85,8 @@ class RecordColumns(Sequence[bytes]):
         self.batch = batch
         self.timestamps = timestamps
         self.key = key
-        self.average: int = -(-batch.nbytes // max(1, len(timestamps))) + sum(map(len, batch.schema.names))
+        names = sum(len(name.encode()) for name in batch.schema.names)
+        self.average: int = -(-batch.nbytes // max(1, len(timestamps))) + names
         """The size of a record, in bytes: that in the columns, and that of their names, which its value has. All count
         alike: so parts of a delivery add up to its size. The buffers of received columns have nothing else."""
         self._chunks: dict[int, list[bytes]] = {}
@@ -126,8 +128,7 @@ class RecordColumns(Sequence[bytes]):
     @property
     def longest(self) -> int:
         """A bound of the longest encoded value, in bytes."""
-        names = sum(_ROW_BYTES + len(name.encode()) for name in self.batch.schema.names)
-        return names + sum(map(longest_in, self.batch.columns))
+        return names_bytes(self.batch.schema.names) + sum(map(longest_in, self.batch.columns))
 
     # The form in delivery.proto.
 
@@ -176,7 +177,7 @@ class RecordColumns(Sequence[bytes]):
             raise ValueError(f"column {field.name!r}: {error}") from error
         if next(rest, None) is not None:
             raise ValueError("the columns have more buffers than their schema needs")
-        if (names := len(times) * sum(_ROW_BYTES + len(name) for name in schema.names)) > _NAMES_BYTES:
+        if (names := len(times) * names_bytes(schema.names)) > _NAMES_BYTES:
             raise ValueError(f"names of columns with {names:,} bytes in all records; the limit is {_NAMES_BYTES:,}")
         return cls(pa.RecordBatch.from_arrays(columns, schema=schema), times, message.key)
 
@@ -235,6 +236,11 @@ def extremes_of(timestamps: Sequence[int]) -> tuple[int, int]:
 
     found = pc.min_max(pa.Array.from_buffers(pa.int64(), len(timestamps), [None, pa.py_buffer(timestamps)]))
     return found["min"].as_py(), found["max"].as_py()
+
+
+def names_bytes(names: Iterable[str]) -> int:
+    """A bound of what an encoded record has beside its values' content, if its columns have these names."""
+    return sum(_ROW_BYTES + len(name.encode()) for name in names)
 
 
 def bytes_of(values: Sequence[bytes], count: int | None = None) -> int:

@@ -80,7 +80,10 @@ def test_extremes_are_those_of_the_list(times: list[int]) -> None:
 def test_the_sizes_of_parts_add_up() -> None:
     whole = columns()
     assert bytes_of(whole) == bytes_of(whole, 1) + bytes_of(whole, 598) + bytes_of(whole, 1) >= whole.batch.nbytes
-    assert longest_of(whole) >= max(map(len, whole))
+    cats = RecordColumns(pa.record_batch({"\N{CAT}" * 9: [True] * 8}), array("q", range(8)), "")
+    assert bytes_of(cats) >= 4 * 9 * 8
+    for one in (whole, cats):
+        assert longest_of(one) >= max(map(len, one))
     assert longest_of([]) == 0
 
 
@@ -162,18 +165,23 @@ def more_times(message: wire.RecordColumns) -> None:
     message.timestamps_us = message.timestamps_us + bytes(8 * 100)
 
 
-def long_names(message: wire.RecordColumns) -> None:
+def long_names(message: wire.RecordColumns, name: str = "x" * 1_000) -> None:
     """Few bytes that would become many records with long names."""
     count = 20_000
-    message.schema = pa.schema([("x" * 1_000, pa.bool_())]).serialize().to_pybytes()
+    message.schema = pa.schema([(name, pa.bool_())]).serialize().to_pybytes()
     message.key, message.buffers[:], message.timestamps_us = "", [bytes(count // 8)], bytes(8 * count)
+
+
+def names_of_long_characters(message: wire.RecordColumns) -> None:
+    """Each has four bytes."""
+    long_names(message, "\N{CAT}" * 250)
 
 
 @pytest.mark.parametrize(
     "change",
     [of_other_type, of_one_name, no_schema, a_long_schema, short_offsets, offsets_beyond, a_byte_more, an_offset_more,
      behind_the_texts, before_the_texts, behind_the_numbers, behind_the_bits, no_text, too_few, too_many, another_key,
-     a_number_as_key, half_a_time, more_times, long_names],
+     a_number_as_key, half_a_time, more_times, long_names, names_of_long_characters],
 )  # fmt: skip
 def test_malformed_columns_are_refused(change: Callable[[wire.RecordColumns], None]) -> None:
     message = columns(5, 90).to_wire()

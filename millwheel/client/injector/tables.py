@@ -23,7 +23,7 @@ from millwheel.client.injector.settings import InjectorSettings
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.limits import MAX_KEY_BYTES, MAX_VALUE_BYTES
 from millwheel.rpc.column_keys import longest_in
-from millwheel.rpc.columns import SCHEMA_BYTES, RecordColumns, exact, plain_types
+from millwheel.rpc.columns import SCHEMA_BYTES, RecordColumns, exact, names_bytes, plain_types
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.errors import UsageError, ValueEncodeError
 
@@ -35,7 +35,6 @@ _TABLE_BYTES: Final = 1 << 20
 """The most bytes of their columns. A larger record is passed alone."""
 _NAMES_BYTES: Final = 8 << 20
 """The most bytes that the names of columns have if the records are sent one by one after all."""
-_NAME_BYTES: Final = 16
 _IN_MSGPACK: Final = (specs.VALUE_FORMAT_MSGPACK, specs.VALUE_FORMAT_UNSPECIFIED)
 _PLAIN: Final = frozenset({"bool", "int", "float", "str", "bytes"})
 """The kinds of fields whose values are exactly those of a plain column."""
@@ -101,7 +100,7 @@ def table_parts(table: Any, most: int = TABLE_RECORDS) -> Iterator[tuple[Any, ar
     import pyarrow as pa
 
     plain = plain_types()
-    names = sum(_NAME_BYTES + len(name) for name in table.column_names)
+    names = names_bytes(table.column_names)
     rows = max(1, min(most, _TABLE_BYTES * table.num_rows // max(1, table.nbytes), _NAMES_BYTES // names))
     for batch in _bounded(table.combine_chunks().to_batches(rows)):
         *columns, stamps = (exact(one) if one.type in plain else one for one in batch.columns)
