@@ -271,11 +271,26 @@ def test_columns_get_the_plain_type_of_their_values() -> None:
         "raw": pa.array([b"a"], pa.binary_view()),
         "when": pa.array([1_000], pa.timestamp("ns", "UTC")),
         "long": pa.array([1_000], pa.duration("ns")),
+        "kind": pa.DictionaryArray.from_arrays(pa.array([0], pa.uint32()), pa.array(["a"], pa.string_view())),
         "at": pa.array([1], pa.timestamp("s")),
     }
     table = plain_table(pa.table(columns), "at")
-    types = [pa.string(), pa.binary(), pa.timestamp("us", "UTC"), pa.duration("us"), pa.int64()]
+    types = [pa.string(), pa.binary(), pa.timestamp("us", "UTC"), pa.duration("us"), pa.string(), pa.int64()]
     assert (table.schema.types, table.column("at").to_pylist()) == (types, [1_000_000])
+
+
+def test_what_pyarrow_cannot_cast_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its versions differ in the casts of views. Here lists are taken for views, and there is no such cast."""
+    monkeypatch.setattr(pa.types, "is_string_view", pa.types.is_list)
+    table = plain_table(pa.table({"more": [[1]], "at": [1]}), "at")
+    assert table.schema.types == [pa.list_(pa.int64()), pa.int64()]
+
+
+def test_chunks_that_arrow_cannot_join_are_left_apart() -> None:
+    one, two = (pa.DictionaryArray.from_arrays(pa.array([0]), pa.array([[number]])) for number in (1, 2))
+    table = plain_table(pa.table({"more": pa.chunked_array([one, two]), "text": ["a", "b"], "at": [3, 4]}), "at")
+    found = [(values.to_pylist(), times.tolist()) for values, times in table_parts(table)]
+    assert found == [([{"more": [1], "text": "a"}], [3]), ([{"more": [2], "text": "b"}], [4])]
 
 
 def test_columns_that_arrow_cannot_copy_are_left_alone() -> None:

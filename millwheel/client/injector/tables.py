@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -48,12 +49,12 @@ def plain_table(data: Any, timestamp: str) -> Any:
         timestamp: The column of timestamps: of a type of timestamps, or integers of microseconds.
 
     Raises:
-        UsageError: There is no such column, or it has nulls or other values. pyarrow is not installed.
+        UsageError: There is no such column, or it has nulls or other values. pyarrow cannot be loaded.
     """
     try:
         import pyarrow as pa
-    except ModuleNotFoundError as error:
-        raise UsageError("tables need pyarrow: install MillWheel with the extra arrow") from error
+    except ImportError as error:
+        raise UsageError(f"tables need pyarrow: install MillWheel with the extra arrow ({error})") from error
     try:
         table = data if isinstance(data, pa.Table) else _read(data)
     except (TypeError, ValueError, pa.ArrowException) as error:
@@ -102,7 +103,9 @@ def table_parts(table: Any, most: int = TABLE_RECORDS) -> Iterator[tuple[Any, ar
     plain = plain_types()
     names = names_bytes(table.column_names)
     rows = max(1, min(most, _TABLE_BYTES * table.num_rows // max(1, table.nbytes), _NAMES_BYTES // names))
-    for batch in _bounded(table.combine_chunks().to_batches(rows)):
+    with suppress(pa.ArrowNotImplementedError):  # dictionaries of lists, for example: a part is then of one chunk
+        table = table.combine_chunks()
+    for batch in _bounded(table.to_batches(rows)):
         *columns, stamps = (exact(one) if one.type in plain else one for one in batch.columns)
         values = pa.RecordBatch.from_arrays(columns, names=batch.schema.names[:-1])
         yield values, array("q", stamps.buffers()[1].to_pybytes())
@@ -134,17 +137,25 @@ def _plain(table: Any) -> Any:
             else pa.duration("us") if types.is_duration(kind) and kind.unit == "ns"
             else field.type
         )  # fmt: skip
-        if wanted != field.type:
-            table = table.set_column(number, field.name, _cast(field.name, table.column(number), wanted))
+        if wanted == field.type:
+            continue
+        column = table.column(number)
+        with suppress(pa.ArrowNotImplementedError):  # this pyarrow has no such cast: the records go one by one
+            if kind != field.type and kind in (pa.string_view(), pa.binary_view()):
+                # Arrow casts a dictionary of views to another dictionary alone.
+                column = _cast(field.name, column, pa.dictionary(field.type.index_type, wanted))
+            table = table.set_column(number, field.name, _cast(field.name, column, wanted))
     return table
 
 
 def _cast(name: str, column: Any, wanted: Any, *, safe: bool = True) -> Any:
-    """The column in another type. UsageError: a value does not fit."""
+    """The column in another type. UsageError: a value does not fit. ArrowNotImplementedError: there is no such cast."""
     import pyarrow as pa
 
     try:
         return column.cast(wanted, safe=safe)
+    except pa.ArrowNotImplementedError:
+        raise
     except pa.ArrowException as error:
         raise UsageError(f"column {name!r} of the table: {error}") from error
 
