@@ -105,9 +105,9 @@ def longest_in(column: Any) -> int:
 
 @lru_cache(1)
 def numpy_here() -> Any:
-    """NumPy, whose calls for a column cost a tenth of those of ``pyarrow.compute``. None: it is not installed."""
+    """NumPy, whose calls for a column cost a tenth of those of ``pyarrow.compute``. None: it cannot be loaded."""
     try:
         import numpy as np
-    except ModuleNotFoundError:
+    except ImportError:
         return None
     return np

@@ -48,10 +48,10 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 @lru_cache(1)
 def has_columns() -> bool:
-    """Whether this process can read columns: pyarrow is installed."""
+    """Whether this process can read columns: pyarrow is installed, and fits the system."""
     try:
         import pyarrow  # noqa: F401 - only whether it is there
-    except ModuleNotFoundError:
+    except ImportError:
         return False
     return True
 

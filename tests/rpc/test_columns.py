@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,9 +15,12 @@ from hypothesis import strategies as st
 
 import millwheel.rpc.column_keys
 import millwheel.rpc.columns
-from millwheel.rpc.columns import RecordColumns, bytes_of, extremes_of, longest_of
+from millwheel.client.injector.tables import plain_table
+from millwheel.rpc.column_keys import numpy_here
+from millwheel.rpc.columns import RecordColumns, bytes_of, extremes_of, has_columns, longest_of
 from millwheel.rpc.deliveries import decode_delivery, record_count
 from millwheel.rpc.v1 import delivery_pb2 as wire
+from millwheel.sdk.errors import UsageError
 
 ROWS: list[dict[str, Any]] = [
     {"text": f"cat-{number}", "raw": b"\xff", "size": number, "share": number / 4, "odd": number % 2 == 1}
@@ -57,6 +61,33 @@ def numpy_or_not(request: pytest.FixtureRequest) -> Iterator[None]:
             for module in (millwheel.rpc.columns, millwheel.rpc.column_keys):
                 patches.setattr(module, "numpy_here", lambda: None)
         yield
+
+
+class Unfit:
+    """Finds libraries that do not fit the system."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        """As Python's own finders do."""
+        if name in ("numpy", "pyarrow"):
+            raise ImportError(f"lib{name}.so: cannot open shared object file")
+
+
+@pytest.mark.guarantee("G8")
+def test_libraries_that_cannot_be_loaded_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error would end the reading of a sender's call, or an interval at each of its owners."""
+    known: list[Any] = [has_columns, numpy_here]
+    for name in ("numpy", "pyarrow"):
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Unfit(), *sys.meta_path])
+    try:
+        for one in known:
+            one.cache_clear()
+        assert (has_columns(), numpy_here()) == (False, None)
+        with pytest.raises(UsageError, match="cannot open"):
+            plain_table(object(), "at")
+    finally:
+        for one in known:
+            one.cache_clear()
 
 
 @pytest.mark.usefixtures("numpy_or_not")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import grpc
 import pyarrow as pa
 import pytest
 
@@ -265,6 +266,23 @@ async def test_a_sender_is_judged_once_for_each_sequencer() -> None:
         await peer.close()
     assert [event.token for event in core_of(receiver).of(Delivery)] == [2, 3]
     assert len(judged) == 2
+
+
+async def test_a_fault_of_the_worker_ends_the_call(caplog: pytest.LogCaptureFixture) -> None:
+    """All batches that its sender has for this worker would wait in the call, and there is no word of a reason."""
+
+    def knows(host: Any, sender: Sender) -> bool:
+        raise LookupError("a fault")
+
+    service = DeliveryService({"c.1.j1": Here(hosted())}, unprepared, RecordQuotas(Catalog()), knows)
+    add = partial(delivery_pb2_grpc.add_DeliveryServiceServicer_to_server, service)
+    async with LoopbackServer(add) as address, open_channel(address) as channel:
+        call = delivery_pb2_grpc.DeliveryServiceStub(channel).Deliver(timeout=patience(5))
+        await call.write(encode_delivery(delivery(1, 2), 1))
+        with pytest.raises(grpc.aio.AioRpcError, match="a fault") as ended:
+            await call.read()
+    assert ended.value.code() is grpc.StatusCode.INTERNAL
+    assert "LookupError: a fault" in caplog.text
 
 
 def by_columns() -> Delivery:
