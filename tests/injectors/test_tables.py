@@ -259,9 +259,16 @@ def test_a_part_has_nothing_of_the_others() -> None:
         assert max(size, values.get_total_buffer_size()) < 2 * values.nbytes + 8 * len(times) + 4_096
 
 
-def test_the_index_of_a_data_frame_is_no_column() -> None:
+class Frame(pd.DataFrame):
+    """Libraries have frames of their own."""
+
+
+@pytest.mark.parametrize("kind", [pd.DataFrame, Frame])
+def test_the_index_of_a_data_frame_is_no_column(kind: type[pd.DataFrame]) -> None:
     frame = pd.DataFrame({"number": range(9), "at": range(9)})
-    for data in (frame[frame.number != 2], frame.sample(frac=1, random_state=1), frame.set_index("number", drop=False)):
+    for data in map(
+        kind, (frame[frame.number != 2], frame.sample(frac=1, random_state=1), frame.set_index("number", drop=False))
+    ):
         assert plain_table(data, "at").column_names == ["number", "at"]
 
 

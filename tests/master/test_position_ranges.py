@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millwheel.master.services.routing import routing_of
-from millwheel.model.catalog import Catalog
+from millwheel.master.services.routing_diff import RoutingDiff
 from millwheel.model.catalog_keys import CLUSTER_SETTINGS
 from millwheel.model.formats import POSITION_RANGES
 from millwheel.model.key_values import KeyChange
@@ -22,10 +22,14 @@ def test_ranges_wait_for_their_format(number: int) -> None:
 
 
 def test_injectors_that_stay_hear_that_the_format_has_risen() -> None:
-    """A master sends a routing when the shape has changed. Nothing else may change for weeks."""
-    known, shapes = Catalog(), list[int]()
-    for revision, number in enumerate((3, 3, POSITION_RANGES), 1):
+    """A master looks whether the routing has news when the shape has changed. Nothing else may change for weeks."""
+    cluster, _ = started(POSITION_RANGES - 1)
+    known, sent = cluster.catalog(), RoutingDiff()
+    shapes, news = list[int](), list[list[bool]]()
+    for number in (POSITION_RANGES - 1, POSITION_RANGES - 1, POSITION_RANGES):
         settings = catalog.ClusterSettingsRecord(authority_shards=1, format=number)
-        known.apply([KeyChange(CLUSTER_SETTINGS, settings.SerializeToString(), revision)])
+        known.apply([KeyChange(CLUSTER_SETTINGS, settings.SerializeToString(), known.revision + 1)])
         shapes.append(known.shape_version)
+        news.append([one.position_ranges for one in sent.news(known, routing_of(known, "zeitgeist/queries"))])
     assert shapes[0] == shapes[1] < shapes[2]
+    assert news == [[False], [], [True]]

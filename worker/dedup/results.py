@@ -155,6 +155,7 @@ class IdDelta:
 
     Only ``positions``, ``ranges``, ``opaque`` and ``batches`` must not be lost. A floor in ``sequencers`` also drops
     what earlier deltas say of its group. The other facts let a takeover forget what the previous owner had forgotten.
+    A range also needs ``admitted`` of its sequence, which is in the same delta or an earlier one.
     """
 
     positions: list[tuple[str, Sequence[int]]] = field(default_factory=list)

@@ -77,8 +77,8 @@ def _read(data: Any) -> Any:
     """The table of other data. The index of a data frame of pandas is no column."""
     import pyarrow as pa
 
-    frame = type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns")
-    return pa.Table.from_pandas(data, preserve_index=False) if frame else pa.table(data)
+    pandas = any(one.__module__.partition(".")[0] == "pandas" for one in type(data).__mro__)
+    return pa.Table.from_pandas(data, preserve_index=False) if pandas and hasattr(data, "columns") else pa.table(data)
 
 
 def times_in(table: Any) -> list[int]:
