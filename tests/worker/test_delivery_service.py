@@ -277,7 +277,8 @@ async def test_a_fault_of_the_worker_ends_the_call(caplog: pytest.LogCaptureFixt
     service = DeliveryService({"c.1.j1": Here(hosted())}, unprepared, RecordQuotas(Catalog()), knows)
     add = partial(delivery_pb2_grpc.add_DeliveryServiceServicer_to_server, service)
     async with LoopbackServer(add) as address, open_channel(address) as channel:
-        call = delivery_pb2_grpc.DeliveryServiceStub(channel).Deliver(timeout=patience(5))
+        stub: Any = delivery_pb2_grpc.DeliveryServiceStub(channel)
+        call = stub.Deliver(timeout=patience(5))
         await call.write(encode_delivery(delivery(1, 2), 1))
         with pytest.raises(grpc.aio.AioRpcError, match="a fault") as ended:
             await call.read()
