@@ -39,6 +39,13 @@ def scattered(size: int) -> Deliveries:
         yield PositionIds("s", max(0, commit - 8) << 20, positions), commit
 
 
+def complete(size: int) -> Deliveries:
+    """The same, stated to be complete: the receiver remembers ranges."""
+    for ids, commit in runs(size):
+        assert isinstance(ids, PositionIds)
+        yield PositionIds(ids.sequence, ids.mark, range(ids.positions[0], ids.positions[-1] + 1), (), True), commit
+
+
 def opaque(size: int) -> Deliveries:
     """Random ids in the order of their timestamps."""
     for number in range(RECORDS // size):
@@ -74,6 +81,7 @@ def main(sizes: list[int]) -> None:
     """Measure each workload at each size of delivery."""
     workloads: list[Callable[[int], None]] = [
         lambda size: measure("positions, runs", size, runs(size)),
+        lambda size: measure("positions, runs, complete", size, complete(size)),
         lambda size: measure("positions, scattered", size, scattered(size)),
         lambda size: measure("positions, runs, each delivered twice", size, runs(size), again=True),
         lambda size: measure("opaque, in memory (10,000 kept)", size, opaque(size), kept=10_000 // size),

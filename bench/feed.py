@@ -1,6 +1,7 @@
-"""The injector process of the keyed count: `python -m bench.feed ADDRESS RECORDS TOPOLOGY`.
+"""The injector process of the keyed count: `python -m bench.feed ADDRESS RECORDS TOPOLOGY [ROWS]`.
 
-``TOPOLOGY`` is a name in ``bench.topologies``. It prints its start time in seconds.
+``TOPOLOGY`` is a name in ``bench.topologies``. ``ROWS``: send tables of Arrow with so many rows; 0: records. It prints
+its start time in seconds.
 """
 
 from __future__ import annotations
@@ -32,5 +33,30 @@ async def feed(address: str, records: int, topology: str) -> float:
     return began
 
 
+async def feed_tables(address: str, records: int, rows: int) -> float:
+    """The same records as tables of Arrow."""
+    import pyarrow as pa
+
+    tables, keys, payloads, times = [], list[str](), list[bytes](), list[int]()
+    for _, values, stamps in batches(records):
+        keys += [value.key for value in values]
+        payloads += [value.payload for value in values]
+        times += stamps
+    for at in range(0, records, rows):
+        part = slice(at, at + rows)
+        tables.append(pa.table({"key": keys[part], "payload": payloads[part], "at": times[part]}))
+    step = 1_000 // PER_MILLISECOND
+    async with Injector("events", address=address, process="bench") as injector:
+        began = time.time()
+        for number, table in enumerate(tables):
+            await injector.send_table(table, timestamp="at", position=number * rows)
+            await injector.advance(max(0, (number + 1) * rows * step - MAX_LATE_US))
+        await injector.finish()
+    return began
+
+
 if __name__ == "__main__":
-    print(uvloop.run(feed(sys.argv[1], int(sys.argv[2]), sys.argv[3])), flush=True)
+    where, count, name, *given = sys.argv[1:]
+    size = int(given[0]) if given else 0
+    run = feed_tables(where, int(count), size) if size else feed(where, int(count), name)
+    print(uvloop.run(run), flush=True)

@@ -61,7 +61,7 @@ def routing(address: str) -> StreamRouting:
     ]
     computation = next(iter(counts.plan().computations))
     consumer = ConsumerRouting(_CONSUMER, routes, topology=counts.name, computation=computation, fields=["key"])
-    return StreamRouting(1, {_CONSUMER: consumer})
+    return StreamRouting(1, {_CONSUMER: consumer}, position_ranges=True)
 
 
 class Feed:

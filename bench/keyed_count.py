@@ -24,11 +24,15 @@ FORMS = {
     "keyed_count.window.exactly_once": ("windowed", windows.Result[int]),
     "keyed_count.window.plain": ("windowed_plain", windows.Result[int]),
     "keyed_count.columns.exactly_once": ("windowed", windows.Result[int]),
+    "keyed_count.columns.tables": ("windowed", windows.Result[int]),
 }
 """By figure: the topology in bench/topologies.py, and the type of its results."""
 
-_OPTIONS = {"keyed_count.columns.exactly_once": ("--columns",)}
+_OPTIONS = {"keyed_count.columns.exactly_once": ("--columns",), "keyed_count.columns.tables": ("--columns",)}
 """By figure: the options of its server, if it has any."""
+
+_ROWS = {"keyed_count.columns.tables": 8_192}
+"""By figure: the rows of the tables of Arrow that its injector sends. The others send records."""
 
 _PATIENCE = 180.0
 
@@ -37,14 +41,15 @@ def measure(name: str, records: int, runs: int) -> Figure:
     """Records per second: the best of ``runs`` runs, each on a fresh server."""
     topology, result_type = FORMS[name]
     wanted = expected_results(records)
-    rates = [_run(topology, result_type, records, wanted, _OPTIONS.get(name, ())) for _ in range(runs)]
+    options, rows = _OPTIONS.get(name, ()), _ROWS.get(name, 0)
+    rates = [_run(topology, result_type, records, wanted, options, rows) for _ in range(runs)]
     return Figure(name, max(rates), "records/s", tuple(rates))
 
 
-def _run(topology: str, result_type: Any, records: int, wanted: int, options: Sequence[str]) -> float:
+def _run(topology: str, result_type: Any, records: int, wanted: int, options: Sequence[str], rows: int) -> float:
     with server(*options) as address:
         submit(address, topology)
-        command = [sys.executable, "-m", "bench.feed", address, str(records), topology]
+        command = [sys.executable, "-m", "bench.feed", address, str(records), topology, str(rows)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as feeder:
             try:
                 ended = asyncio.run(asyncio.wait_for(_collect(address, result_type, records, wanted), _PATIENCE))

@@ -29,7 +29,7 @@ def id_differences(dedup: Dedup, stored: Stored, twin: IdFacts, *, recovered: bo
             continue
         if mine is not None and its is not None:
             yield from _position_differences(mine, its, recovered)
-        elif recovered or (mine is not None and mine.seen):
+        elif recovered or (mine is not None and (mine.seen or any(piece.ranges for piece in mine.pieces))):
             yield f"sequence {name} is {'un' if mine is None else ''}known in memory, and otherwise in the journal"
     for name in {**tables.opaque, **twin.opaque}.keys() - ended:
         yield from _opaque_differences(name, tables.opaque.get(name), stored, twin.opaque.get(name, OpaqueFacts()))
@@ -65,6 +65,8 @@ def _position_differences(mine: PositionSource, its: SequenceFacts, recovered: b
     holes = {p for one in its.ranges for _, unacked in one.statements for p in unacked}
     asked = its.committed | mine.seen | holes | {mark - 1 for mark in marks if mark} | marks
     asked |= {hole for piece in mine.pieces for hole in piece.holes}
+    whole = [one for piece in mine.pieces for one in piece.ranges] + [one for part in its.ranges for one in part.whole]
+    asked |= {position for one in whole for position in (max(0, one.start - 1), one.start, one.stop - 1, one.stop)}
     for key in keys:
         here = [one for one in its.ranges if key in one.keys]
         there = [piece for piece in mine.pieces if key in piece.interval]
@@ -74,7 +76,8 @@ def _position_differences(mine: PositionSource, its: SequenceFacts, recovered: b
             committed, known = its.knows(position, key), _knows(mine, position, key)
             if committed and not known:
                 yield f"position {position} of {name} is committed for key {key!r}, and unknown in memory (G1)"
-            if known and not (committed or position in its.committed) and (recovered or position in mine.seen):
+            listed = position in mine.seen or any(position in piece.ranges for piece in there)
+            if known and not (committed or position in its.committed) and (recovered or listed):
                 yield f"position {position} of {name} is known for key {key!r} in memory, and to no takeover"
 
 
@@ -82,7 +85,7 @@ def _knows(source: PositionSource, position: int, key: bytes) -> bool:
     if position in source.seen:
         return True
     pieces = [piece for piece in source.pieces if key in piece.interval]
-    return any(position < piece.mark and position not in piece.holes for piece in pieces)
+    return any(position in piece.ranges or (position < piece.mark and position not in piece.holes) for piece in pieces)
 
 
 def _opaque_differences(name: str, mine: OpaqueSource | None, stored: Stored, its: OpaqueFacts) -> Iterator[str]:

@@ -13,7 +13,8 @@ import msgspec
 
 from millwheel.model.catalog import Catalog
 from millwheel.model.incarnation import IncarnationId, incarnation_of_journal
-from millwheel.model.keys import ALL_KEYS
+from millwheel.model.interval_map import interval_from_proto
+from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.store.contract import Append
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.dedup import BatchIds, OpaqueIds, PositionIds
@@ -49,6 +50,10 @@ class Ledger:
         """
         self.committed: dict[str, IdFacts] = {}
         """By consumer."""
+        self._ranges: dict[tuple[str, str], list[tuple[KeyInterval, range]]] = {}
+        """By consumer and sequence: ranges of positions, each with the keys of whose records all are committed."""
+        self._keys: dict[str, KeyInterval] = {}
+        """The keys of each journal that the catalog has had."""
         self._is_log: dict[str, bool] = {}
         """By consumer that the catalog has had: whether it is a log.
 
@@ -70,7 +75,7 @@ class Ledger:
         if consumer not in self.committed:
             self.committed[consumer] = IdFacts(ALL_KEYS)
         if entry.ids:
-            self._consumed(consumer, entry.ids)
+            self._consumed(consumer, journal, entry.ids)
         return entry
 
     def _kind(self, consumer: IncarnationId) -> bool | None:
@@ -95,9 +100,12 @@ class Ledger:
                     if (consumer, stream) in edges:
                         self.due.setdefault((consumer, journal), {})[position] = stream
 
-    def _consumed(self, consumer: IncarnationId, wire: list[Any]) -> None:
+    def _consumed(self, consumer: IncarnationId, journal: str, wire: list[Any]) -> None:
         facts = IdFacts(ALL_KEYS)
-        facts.apply([*wire[:4], [], [], [], [], []])
+        facts.apply([1, *wire[1:4], [], [], [], [], []])
+        for name, numbers in wire[9] if wire[0] > 1 else ():
+            keys, known = self._keys_of(consumer, journal), self._ranges.setdefault((consumer, name), [])
+            known += [(keys, range(at, at + count)) for at, count in zip(numbers[::2], numbers[1::2], strict=True)]
         mine = self.committed[consumer]
         for name, mark, _ in wire[5]:
             self.stated[consumer, name] = max(mark, self.stated.get((consumer, name), 0))
@@ -108,6 +116,14 @@ class Ledger:
                     due.pop(position, None)
         facts.positions = {}
         mine.inherit(facts)
+
+    def _keys_of(self, consumer: IncarnationId, journal: str) -> KeyInterval:
+        """The keys of a journal. They never change, also when the catalog has no interval with it any more."""
+        known = self._catalog.maps.get(consumer)
+        interval = None if known is None else known.of_journal(journal)
+        if interval is not None:
+            self._keys[journal] = interval_from_proto(interval.keys)
+        return self._keys.get(journal, ALL_KEYS)
 
     def follow(self) -> None:
         """The catalog has changed.
@@ -135,6 +151,9 @@ class Ledger:
             if delivery.sender.keys is None:
                 indexes = [index for index in indexes if names[index] >= mark]
             known = facts.positions[ids.sequence].committed if facts and ids.sequence in facts.positions else _NONE
+            whole = self._ranges.get((delivery.consumer, ids.sequence), ())
+            keys = delivery.keys
+            indexes = [at for at in indexes if not any(names[at] in one and keys[at] in its for its, one in whole)]
         elif isinstance(ids, OpaqueIds):
             names, name = ids.ids, delivery.sender.group
             known = facts.opaque[name].collect if facts and name in facts.opaque else _NONE

@@ -20,8 +20,8 @@ from millwheel.store.contract import TERMINAL_SEQUENCER
 __all__ = ["IdFacts", "OpaqueFacts", "Range", "SequenceFacts", "SequencerFact", "highest_sequencers"]
 
 _ID_BYTES: Final = 16
-_COLUMNS: Final = 9
-"""The format number, and eight kinds of facts."""
+_COLUMNS: Final = {1: 9, 2: 10}
+"""By format number: the number itself, and eight or nine kinds of facts."""
 
 SequencerFact = tuple[str, Any, int]
 """Group (empty for an injector process), producing keys or origin, sequencer."""
@@ -36,11 +36,13 @@ class Range:
     """ACK marks, each with the positions below it that have no ACK."""
     committed: set[int] = field(default_factory=set)
     """Positions that entries list individually, while an interval had these keys."""
+    whole: list[range] = field(default_factory=list)
+    """Ranges of positions: the records there that have these keys are committed."""
 
     def knows(self, position: int) -> bool:
         """Whether an entry or a statement says that the position is committed."""
         stated = any(position < mark and position not in unacked for mark, unacked in self.statements)
-        return stated or position in self.committed
+        return stated or position in self.committed or any(position in one for one in self.whole)
 
 
 @dataclass(slots=True)
@@ -123,6 +125,9 @@ class IdFacts:
             self.positions[name] = SequenceFacts(origin, ranges)
         elif kind == "seen":
             self.positions[row[0]].commit(_positions(row[1:]))
+        elif kind == "ranges":
+            name, at, numbers = row
+            self.positions[name].ranges[at].whole += _whole(numbers)
         elif kind == "horizon":
             facts = self.opaque.setdefault(row[0], OpaqueFacts())
             facts.watermark, facts.horizon = row[1], row[2]
@@ -145,22 +150,22 @@ class IdFacts:
         """Read one entry."""
         if not wire:
             return
-        assert len(wire) == _COLUMNS, wire
-        _, positions, opaque, batches, admitted, marks, retired, sequencers, horizons = wire
+        assert len(wire) == _COLUMNS[wire[0]], wire
+        _, positions, opaque, batches, admitted, marks, retired, sequencers, horizons, *more = wire
+        ranged = more[0] if more else []
         for row in sequencers:
             self._learn(_sequencer(row))
         for name, origin in admitted:
             self.positions.setdefault(name, SequenceFacts()).admit(self.keys)
             self.positions[name].origin = origin
-        for name, *rest in positions:
-            self.sequence(name).commit(_positions(rest))
+        self._commit(positions, ranged)
         for name, mark, unacked in marks:
             for one in self.sequence(name).ranges:
                 one.statements.append((mark, frozenset(unacked)))
         for name in retired:
             # If one entry admits and retires a sequence, it was admitted first. A sequence with records that this entry
             # consumes is not retired. The name of a removed computation ends its ids and sequencers.
-            if all(name != consumed for consumed, *_ in positions):
+            if all(name != consumed for consumed, *_ in [*positions, *ranged]):
                 self.positions.pop(name, None)
                 self.opaque.pop(name, None)
                 self.sequencers = [fact for fact in self.sequencers if fact[0] != name]
@@ -171,6 +176,13 @@ class IdFacts:
             self.opaque.setdefault(group, OpaqueFacts()).remember(collect, _split(blob))
         for query, batch, blob in batches:
             self.batches.setdefault(query, {}).setdefault(batch, set()).update(_split(blob))
+
+    def _commit(self, positions: Iterable[Sequence[Any]], ranged: Iterable[Sequence[Any]]) -> None:
+        for name, *rest in positions:
+            self.sequence(name).commit(_positions(rest))
+        for name, numbers in ranged:
+            for one in self.sequence(name).ranges:
+                one.whole += _whole(numbers)
 
     def _learn(self, fact: SequencerFact) -> None:
         """A floor of an injector group ends all facts of its former lives: those that were stated before it."""
@@ -208,7 +220,9 @@ class IdFacts:
         self.sequencers += parent.sequencers
         for name, theirs in parent.positions.items():
             cut = [(one.keys.intersection(self.keys), one) for one in theirs.ranges]
-            ranges = [Range(keys, [*one.statements], {*one.committed}) for keys, one in cut if keys is not None]
+            ranges = [
+                Range(keys, [*one.statements], {*one.committed}, [*one.whole]) for keys, one in cut if keys is not None
+            ]
             if ranges:
                 mine = self.positions.setdefault(name, SequenceFacts(theirs.origin))
                 mine.ranges += ranges
@@ -245,6 +259,10 @@ def _positions(wire: Sequence[Any]) -> Iterator[int]:
     if isinstance(rest, int):
         return iter(range(first, first + rest))
     return accumulate(rest, initial=first)
+
+
+def _whole(wire: Sequence[int]) -> list[range]:
+    return [range(first, first + count) for first, count in zip(wire[::2], wire[1::2], strict=True)]
 
 
 def _split(blob: bytes) -> list[bytes]:

@@ -18,6 +18,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Protocol
 
 from millwheel.model.limits import MAX_DELIVERED_BYTES, MAX_KEY_BYTES
+from millwheel.rpc.column_keys import ColumnKeys
+from millwheel.rpc.columns import bytes_of, extremes_of, longest_of
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.dedup import CheckOutcome, DeliveryVerdict, OpaqueIds
 from millwheel.worker.id_segments import AdmissionState, IdSegments
@@ -43,10 +45,10 @@ def column_problem(delivery: Delivery) -> str | None:
         return f"columns of unequal length: {len(keys)}, {len(values)} and {len(delivery.timestamps)}"
     if not keys:
         return None
-    if (longest := max(map(len, keys))) > MAX_KEY_BYTES:
+    if (longest := keys.longest if isinstance(keys, ColumnKeys) else max(map(len, keys))) > MAX_KEY_BYTES:
         return f"a key of {longest:,} bytes; the limit is {MAX_KEY_BYTES:,}"
     # Most deliveries are smaller as a whole than one value may be.
-    if sum(map(len, values)) > MAX_DELIVERED_BYTES and (longest := max(map(len, values))) > MAX_DELIVERED_BYTES:
+    if bytes_of(values) > MAX_DELIVERED_BYTES and (longest := longest_of(values)) > MAX_DELIVERED_BYTES:
         return f"a value of {longest:,} bytes; the limit is {MAX_DELIVERED_BYTES:,}"
     return None
 
@@ -206,7 +208,7 @@ class DeliveryAdmission:
         self._answer_taken(delivery, fresh, excluded, why, out)
         receipt = self._queue.put(delivery, verdict, fresh, excluded) if fresh else None
         if beyond:
-            self._turns.entered(delivery.sender.name, min(delivery.timestamps), receipt)
+            self._turns.entered(delivery.sender.name, extremes_of(delivery.timestamps)[0], receipt)
         return Admission.TAKEN
 
     def _answer_taken(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 from typing import Final, Protocol
 
+from millwheel.rpc.columns import bytes_of
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import CorruptValueError
 from millwheel.worker.dedup import DeliveryVerdict
@@ -98,7 +99,7 @@ class WaitingBytes:
         """Count a delivery. Returns whether it may wait. A delivery that already waits may continue to wait."""
         if delivery in self._sizes:
             return True
-        size = sum(map(len, delivery.values)) + sum(map(len, delivery.keys)) + _RECORD_BYTES * len(delivery.keys)
+        size = bytes_of(delivery.values) + sum(map(len, delivery.keys)) + _RECORD_BYTES * len(delivery.keys)
         origin = delivery.sender.name
         if self._limit is not None:
             self._drop_silent_places(origin)

@@ -84,7 +84,7 @@ __all__ = [
 
 def without(values: Sequence[bytes], kept: Container[int]) -> list[bytes]:
     """The column with only the values at the ``kept`` indexes. The others become empty, to free their memory."""
-    return [value if index in kept else b"" for index, value in enumerate(values)]
+    return [values[index] if index in kept else b"" for index in range(len(values))]
 
 
 @dataclass(frozen=True, slots=True)

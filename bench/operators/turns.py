@@ -77,9 +77,9 @@ class _Program(VirtualCluster):
             journal, position = self.locate(incarnation, b""), self.injected.next_position(stream)
             watermark = self.watermarks[injector_group(stream)]
             delivery = self.injected.open(incarnation, journal, stream, position, watermark, opaque=False)
-            delivery.keys.extend([extract(value) for value, _, _ in rows])
-            delivery.values.extend([encoded for _, encoded, _ in rows])
-            delivery.timestamps.extend([at for _, _, at in rows])
+            delivery.keys = [extract(value) for value, _, _ in rows]
+            delivery.values = [encoded for _, encoded, _ in rows]
+            delivery.timestamps = [at for _, _, at in rows]
             ids: Any = delivery.ids
             ids.positions.append(position)
             ids.positions.extend(self.injected.next_position(stream) for _ in rows[1:])

@@ -14,6 +14,7 @@ from millwheel.master.services.log_cursors import incarnation_without_cursors
 from millwheel.master.services.routing_diff import RoutingDiff
 from millwheel.master.stream_resolution import refuse_unknown_stream, resolve_stream
 from millwheel.model.catalog import Catalog
+from millwheel.model.formats import POSITION_RANGES
 from millwheel.model.incarnation import injector_group
 from millwheel.rpc.errors import abort, answering, as_request_error
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
@@ -32,7 +33,13 @@ def routing_of(known: Catalog, stream: str) -> control.WatchRoutingResponse:
     if spec is None:
         refuse_unknown_stream(stream, known)
     reports_to = known.authority_of(injector_group(stream))
-    response = control.WatchRoutingResponse(stream=spec, draining=known.is_draining(stream), authority=reports_to)
+    response = control.WatchRoutingResponse(
+        stream=spec,
+        draining=known.is_draining(stream),
+        authority=reports_to,
+        position_ranges=known.format >= POSITION_RANGES,
+        column_batches=known.format >= POSITION_RANGES,
+    )
     if (id_stream := known.id_stream(stream)) != stream:
         response.id_stream = id_stream
     response.stream.ClearField("schema")  # the schema is among the schemas below

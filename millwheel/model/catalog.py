@@ -80,9 +80,9 @@ class OwnedInterval:
 class Catalog:
     """The coordinator's contents at ``revision``. Every method answers from memory.
 
-    ``shape_version`` counts the changes of topologies, interval maps, logs, workers and the authority's shards: the
-    *shape* of the cluster. A result that depends on those alone stays valid while the number stays the same. Progress,
-    such as drawn sequencers and batch cursors, does not count.
+    ``shape_version`` counts the changes of topologies, interval maps, logs, workers, the authority's shards and the
+    cluster's format: the *shape* of the cluster. A result that depends on those alone stays valid while the number
+    stays the same. Progress, such as drawn sequencers and batch cursors, does not count.
 
     It has many methods: each is a question that a role asks the coordinator's contents.
     """
@@ -302,6 +302,7 @@ class Catalog:
             self.drawn = int(value)
         elif key == keys.CLUSTER_SETTINGS:
             settings = catalog.ClusterSettingsRecord.FromString(value)
+            self.shape_version += settings.format != self.format
             self.authority_shards, self.format = settings.authority_shards, settings.format
 
     def _put_cursor(self, query: str, cursor: catalog.BatchCursorRecord) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from millwheel.model.incarnation import GroupId, IncarnationId
 from millwheel.model.keys import KeyInterval
@@ -20,6 +20,7 @@ from millwheel.model.traces import RecordTraces
 
 __all__ = [
     "ID_BYTES",
+    "MOST_BETWEEN",
     "BatchIds",
     "Delivery",
     "DeliveryIds",
@@ -32,6 +33,9 @@ __all__ = [
 
 ID_BYTES = 16
 """The length of an opaque or batch id."""
+MOST_BETWEEN: Final = 1 << 32
+"""The positions of one complete delivery are less than this apart. Receivers could not store what larger ranges are
+joined to. A sender gives the positions of such a delivery singly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +70,18 @@ class PositionIds:
     ``mark`` states: every record of the sequence below it for the receiving interval is ACKed, except those in
     ``unacked``. Zero states nothing. With ``unacked``, a sender whose oldest record is stuck can still raise its mark.
     So the senders' outstanding records bound the number of ids that receivers must remember.
+
+    ``complete`` states: the positions rise, and each record of the sequence from the first one to the last one that is
+    due to the receiving interval is among them, or ACKed. So the receiver can remember them as one range. Invariant:
+    the sender has accepted a record at each position of the range, for this interval or another one. So no record can
+    come later between them. Who may break it: a sender that filters or reorders what it has accepted.
     """
 
     sequence: str
     mark: int
     positions: Sequence[int]
     unacked: Sequence[int] = ()
+    complete: bool = False
 
 
 @dataclass(slots=True)
@@ -128,9 +138,9 @@ class Delivery:
     stream: str
     sender: Sender
     ids: DeliveryIds
-    keys: list[bytes]
-    values: list[bytes]
-    timestamps: list[int]
+    keys: Sequence[bytes]
+    values: Sequence[bytes]
+    timestamps: Sequence[int]
     token: int = 0
     channel: Any = None
     order: DeliveryOrder | None = None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["COLUMNS", "FORKS", "NEWEST_FORMAT", "OLDEST_FORMAT"]
+__all__ = ["COLUMNS", "FORKS", "NEWEST_FORMAT", "OLDEST_FORMAT", "POSITION_RANGES"]
 
-NEWEST_FORMAT: Final = 3
+NEWEST_FORMAT: Final = 4
 """The newest format that this version knows. A new cluster begins with it."""
 
 FORKS: Final = 2
@@ -14,6 +14,10 @@ FORKS: Final = 2
 
 COLUMNS: Final = 3
 """The first format of clusters that may have windows by columns: entries of format 3, and base parts ``panes``."""
+
+POSITION_RANGES: Final = 4
+"""The first format of clusters whose injectors state complete positions: ids of format 2 in entries and base parts.
+They may also send records as columns."""
 
 OLDEST_FORMAT: Final = 1
 """The oldest format that this version still reads and writes. Version 0.1.0 stored no format, which reads as 0."""

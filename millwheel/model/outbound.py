@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from enum import Enum
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from millwheel.model.watermarks import MinTracker
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
@@ -44,6 +44,7 @@ _KINDS: Final = {
     DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL: AnswerKind.FULL,
     DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER: AnswerKind.REFUSED,
     DeliveryOutcome.DELIVERY_OUTCOME_OUT_OF_ORDER: AnswerKind.REFUSED,
+    DeliveryOutcome.DELIVERY_OUTCOME_NO_COLUMNS: AnswerKind.REFUSED,
     DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER: AnswerKind.SUPERSEDED,
 }
 
@@ -54,7 +55,7 @@ def answer_kind(outcome: DeliveryOutcome.ValueType) -> AnswerKind:
 
 
 class OutboundBatch:
-    """Records for one interval of one consumer, as columns of equal length.
+    """Records for one interval of one consumer, as columns of equal length: lists while the batch is being filled.
 
     ``waiting``: the indexes of un-ACKed records; None means all. ``bytes``: the size of the batch, which counts
     completely until its last record is ACKed. ``held``: the least timestamp of the un-ACKed records.
@@ -63,9 +64,9 @@ class OutboundBatch:
     __slots__ = ("bytes", "held", "keys", "timestamps", "values", "waiting")
 
     def __init__(self) -> None:
-        self.keys: list[bytes] = []
-        self.values: list[bytes] = []
-        self.timestamps: list[int] = []
+        self.keys: Any = []
+        self.values: Any = []
+        self.timestamps: Any = []
         self.waiting: set[int] | None = None
         self.bytes = 0
         self.held = 0

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from millwheel.model.time import Timestamp
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -78,5 +80,5 @@ class ColumnWindows:
     size: int
     offset: int
     fold: Fold
-    make: Callable[[str, int, int, Any, int], Any]
+    make: Callable[[str, Timestamp, Timestamp, Any, int], Any]
     output: str

@@ -8,6 +8,7 @@ hook that raises therefore has no effect.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import repeat
 from typing import Any, Final, Generic, TypeVar
 
@@ -24,7 +25,7 @@ from millwheel.sdk.errors import (
 from millwheel.sdk.hook_faults import large_production, too_many
 from millwheel.sdk.scope import UNSET, OutputBinding, Scope, StateCell
 
-__all__ = ["Context"]
+__all__ = ["Context", "production_of"]
 
 State = TypeVar("State")
 
@@ -220,6 +221,52 @@ class Context(TimersAndHold, Generic[State]):
             records: How many.
         """
         self._dropped += records
+
+
+def production_of(scope: Scope, stream: str, at: Timestamp) -> Callable[[bytes, Any], list[Production]]:
+    """A function from a key and a value to what a hook of the key produces with ``produce(stream, value)`` at ``at``.
+
+    It raises what a context does. It makes one only where it has more to do: for streams with others derived from them,
+    and for its errors.
+    """
+    binding = scope.outputs.get(stream)
+    if binding is None or binding.derived:
+        return partial(_produced, scope, stream, at)
+    first: Context[Any] = Context(b"", StateCell(), scope)
+    first._cause = at
+    try:
+        first._checked(at, "produce")
+    except UsageError:
+        return partial(_produced, scope, stream, at)
+    found, name, names = binding, binding.stream, len(binding.stream) + _PRODUCTION_BYTES
+    encode = binding.encode
+
+    def produced(key: bytes, value: Any) -> list[Production]:
+        encoded = encode(value)
+        if encoded.__class__ is not bytes:
+            encoded = bytes(memoryview(encoded))
+        if len(encoded) > MAX_VALUE_BYTES:
+            raise large_production(name, len(encoded))
+        targets = found.route(value)
+        size = len(encoded) + names + len(key)
+        for consumer, of_consumer in targets:
+            size += len(consumer) + len(of_consumer)
+        scope.produced_bytes += size
+        return [Production(name, encoded, at, targets)]
+
+    return produced
+
+
+def _produced(scope: Scope, stream: str, at: Timestamp, key: bytes, value: Any) -> list[Production]:
+    context: Context[Any] = Context(key, StateCell(), scope)
+    context._stamp = context._cause = context._earliest = at
+    before = scope.produced_bytes
+    try:
+        context.produce(stream, value, timestamp=at)
+    except BaseException:
+        scope.produced_bytes = before
+        raise
+    return context._productions or []
 
 
 def _encode_up_to(most: int, encode: Callable[[Any], bytes], values: Sequence[Any]) -> list[bytes] | None:

@@ -22,7 +22,7 @@ from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.replica import MasterReplica
 from millwheel.model.backoff import Backoff
 from millwheel.model.catalog import ACTIVE_STATES, Catalog, OwnedInterval, incarnations_of, outputs_of
-from millwheel.model.catalog_keys import SEQUENCER, topology_key
+from millwheel.model.catalog_keys import CLUSTER_SETTINGS, SEQUENCER, topology_key
 from millwheel.model.formats import OLDEST_FORMAT
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.stream_names import dead_letter_stream
@@ -139,7 +139,7 @@ class _Attempt:
             name=request.name,
             request_id=request.request_id,
             millwheel_version=version,
-            cluster_format=max(known.format, OLDEST_FORMAT),
+            cluster_format=max(known.format, OLDEST_FORMAT),  # the cut may raise it
             topology=self._record,
             logs=self._logs,
         )
@@ -217,6 +217,11 @@ class _Attempt:
         self._manifest.taken_at_us = wall_now()
         drawn = await self._replica.coordinator.get(SEQUENCER)
         self._manifest.drawn = 0 if drawn is None else int(drawn.value)
+        # Owners write forms of a newer format as soon as it has risen. It never falls, so it allows all that is copied.
+        settings = await self._replica.coordinator.get(CLUSTER_SETTINGS)
+        if settings is not None:
+            number = catalog.ClusterSettingsRecord.FromString(settings.value).format
+            self._manifest.cluster_format = max(number, self._manifest.cluster_format)
         # An owner may have seen an update that this master's catalog does not show yet. Then what it has produced since
         # is for other consumers. So the record is read, after the cut.
         stored = await self._replica.coordinator.get(topology_key(self._topology))

@@ -98,14 +98,18 @@ async def restore_snapshot(
 
 
 def refuse_older_cluster(known: Catalog, manifest: wire.SnapshotManifest) -> None:
-    """Raise RequestError if the snapshot may have windows by columns, and not all processes here may read them."""
-    if manifest.cluster_format >= COLUMNS > known.format:
+    """Raise RequestError if the snapshot may have stored forms that not all processes here may read.
+
+    The formats before ``COLUMNS`` have no other entries and base parts than the first one.
+    """
+    taken = manifest.cluster_format
+    if taken > max(known.format, COLUMNS - 1):
         raise RequestError(
             FailureCode.FAILED_PRECONDITION,
-            f"the snapshot is of a cluster of format {manifest.cluster_format}, and this cluster has format "
-            f"{known.format}: what is stored from format {COLUMNS} on cannot be read by all processes here",
-            f"let all processes run this version, and raise the format by cluster.format = {COLUMNS}, or by `millwheel "
-            f"server start-dev --cluster-format {COLUMNS}` (docs/upgrading.md)",
+            f"the snapshot is of a cluster of format {taken}, and this cluster has format {known.format}: what is "
+            f"stored from format {taken} on cannot be read by all processes here",
+            f"let all processes run this version, and raise the format by cluster.format = {taken}, or by `millwheel "
+            f"server start-dev --cluster-format {taken}` (docs/upgrading.md)",
             reason="FORMAT_TOO_OLD",
         )
 

@@ -182,9 +182,10 @@ class TopologyHarness:
                     watermark, opaque = cluster.watermarks[injector_group(stream)], bool(record_ids)
                     batches[journal] = cluster.injected.open(consumer, journal, stream, position, watermark, opaque)
                 delivery = batches[journal]
-                delivery.keys.append(key)
-                delivery.values.append(encoded)
-                delivery.timestamps.append(timestamp)
+                columns: Any = delivery
+                columns.keys.append(key)
+                columns.values.append(encoded)
+                columns.timestamps.append(timestamp)
                 ids: Any = delivery.ids
                 if record_ids:
                     ids.ids.append(record_ids[index])

@@ -122,8 +122,10 @@ class Aggregate(Computation[Any, Panes[A]]):
         if type(self) is not Aggregate or size is None or fold is None or self.early or self.allowed_lateness:
             return None
 
-        def make(key: str, start: int, end: int, accumulator: Any, revision: int) -> Any:
-            return self._row(key, Timestamp(start), Timestamp(end), self._result(accumulator), revision)
+        row, result = self._row, self._result
+
+        def make(key: str, start: Timestamp, end: Timestamp, accumulator: Any, revision: int) -> Any:
+            return row(key, start, end, result(accumulator), revision)
 
         return ColumnWindows(*size, fold, make, self.output)
 

@@ -78,7 +78,7 @@ rewriting(
     "G1",
     "a sequence is not forgotten while records of it are not committed",
     Dedup.retire,
-    "(source is not None and source.pending.ids) or ",
+    "(source is not None and source.pending) or ",
     "",
     seeds=0,
     test="tests/worker/dedup/test_keeping_ids.py::test_a_sequence_with_records_on_their_way_is_not_forgotten",

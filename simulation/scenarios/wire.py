@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from millwheel.rpc.deliveries import answered_tokens
+from millwheel.model.deliveries import Delivery, OpaqueIds, PositionIds
+from millwheel.rpc.deliveries import answered_tokens, decode_delivery
 from millwheel.rpc.v1 import delivery_pb2 as delivery
 from millwheel.rpc.v1 import watermark_pb2 as watermark
 from simulation.network import Connection
@@ -30,7 +31,7 @@ class Wire:
     def __init__(self, telling: Telling) -> None:
         self._telling = telling
         self._methods: dict[tuple[Connection, int], str] = {}
-        self._sent: dict[tuple[Connection, int, int], delivery.DeliverRequest] = {}
+        self._sent: dict[tuple[Connection, int, int], Delivery] = {}
         self._known: set[object] = set()
         """The ids of all records that were ever delivered, by consumer."""
 
@@ -51,33 +52,31 @@ class Wire:
     def _deliver(self, connection: Connection, number: int, side: int, content: bytes) -> None:
         client, server = connection.sides
         if side == 0:
-            request = delivery.DeliverRequest.FromString(content)
-            self._sent[connection, number, request.token] = request
-            label = self._telling.label(request.journal)
-            ids = _ids(request)
+            sent = decode_delivery(delivery.DeliverRequest.FromString(content), None)
+            self._sent[connection, number, sent.token] = sent
+            label = self._telling.label(sent.journal)
+            ids = _ids(sent)
             again = " again, under the same id" if ids <= self._known else ""
             self._known |= ids
-            text = f"sends {_records(request, range(len(request.keys)))} to {label} at {person(server)}{again}"
+            text = f"sends {_records(sent, range(len(sent.keys)))} to {label} at {person(server)}{again}"
             self._telling.tell("deliver", label, text, client)
             return
         response = delivery.DeliverResponse.FromString(content)
         for token in answered_tokens(response):
             self._answer(connection, self._sent[connection, number, token], response)
 
-    def _answer(
-        self, connection: Connection, request: delivery.DeliverRequest, response: delivery.DeliverResponse
-    ) -> None:
+    def _answer(self, connection: Connection, sent: Delivery, response: delivery.DeliverResponse) -> None:
         client, server = connection.sides
-        label = self._telling.label(request.journal)
+        label = self._telling.label(sent.journal)
         if response.outcome == delivery.DELIVERY_OUTCOME_ACKED:
-            done = [index for index in range(len(request.keys)) if index not in set(response.indexes)]
+            done = [index for index in range(len(sent.keys)) if index not in set(response.indexes)]
             if done:
-                text = f"ACKs {_records(request, done)} of {label} to {person(client)}"
+                text = f"ACKs {_records(sent, done)} of {label} to {person(client)}"
                 self._telling.tell("ack", label, text, server)
             return
-        refused = response.indexes or range(len(request.keys))
+        refused = response.indexes or range(len(sent.keys))
         why = _WHY[response.outcome].format(journal=label, message=response.message)
-        text = f"does not take {_records(request, refused)} for {label} from {person(client)}: {why}"
+        text = f"does not take {_records(sent, refused)} for {label} from {person(client)}: {why}"
         self._telling.tell("untaken", label, text, server)
 
     def _refused(self, connection: Connection, content: bytes) -> None:
@@ -90,17 +89,13 @@ class Wire:
             self._telling.tell("unheard", name, text, server)
 
 
-def _records(request: delivery.DeliverRequest, indexes: Any) -> str:
-    return ", ".join(str(FRUIT.decode(request.values[index])) for index in indexes)
+def _records(sent: Delivery, indexes: Any) -> str:
+    return ", ".join(str(FRUIT.decode(sent.values[index])) for index in indexes)
 
 
-def _ids(request: delivery.DeliverRequest) -> set[object]:
-    kind = request.WhichOneof("ids")
-    if kind == "positions":
-        positions = request.positions
-        return {(request.consumer, positions.sequence, position) for position in positions.positions}
-    if kind == "opaque":
-        raw, of = request.opaque.ids, ""
-    else:
-        raw, of = request.batch.ids, f"{request.batch.query}/{request.batch.batch}"
-    return {(request.consumer, of, raw[start : start + 16]) for start in range(0, len(raw), 16)}
+def _ids(sent: Delivery) -> set[object]:
+    ids = sent.ids
+    if isinstance(ids, PositionIds):
+        return {(sent.consumer, ids.sequence, position) for position in ids.positions}
+    of = "" if isinstance(ids, OpaqueIds) else f"{ids.query}/{ids.batch}"
+    return {(sent.consumer, of, one) for one in ids.ids}

@@ -259,6 +259,8 @@ CASES: list[tuple[str, Any, bool]] = [
     (DELIVER, deliver("web/clicks", sender=replay("shop"), consumer="visits.9"), False),
     (DELIVER, deliver("shop/orders", sender=replay("web"), consumer="visits.9", journal="count.7.j1"), False),
     (DELIVER, deliver("shop/orders", sender=replay("web"), consumer="visits.9", journal="visits.9.j1"), True),
+    (DELIVER, deliver("shop/orders", sender=replay("web"), consumer="visits.9", newer_journal="count.7.j1"), False),
+    (DELIVER, deliver("shop/orders", sender=replay("web"), consumer="visits.9", newer_journal="visits.9.j1"), True),
     (REPORT, report("injector/web/clicks"), True),
     (REPORT, report("injector/web/clicks", "injector/shop/orders"), False),
     (REPORT, report("injector/web/clicks", ""), False),

@@ -61,6 +61,8 @@ async def feed(address: str, first: int, end: int, promise: int) -> int:
     async with asyncio.timeout(patience(60)), Injector("words", address=address, process="p") as injector:
         for number in range(first, end):
             await injector.send(word(number), timestamp=mw.Timestamp(NOON_US + number), position=number)
+            if number == first:
+                await injector.flush()  # a worker that has just begun may refuse it, and a second copy is not counted
         await injector.advance(mw.Timestamp(promise))
         await injector.flush()
         return injector.known

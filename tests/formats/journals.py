@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Final
 
 import msgspec
@@ -40,6 +41,10 @@ _DELTA: Final = IdDelta(
     retired=["count.6.j1"],
     sequencers=[("count.7", (b"a", b"m"), 21), ("count.7", (b"m", None), 22), ("", "injector/s/p", 23)],
     horizons=[("count.7", 650_000, 550_000)],
+)
+
+_RANGED: Final = dataclasses.replace(
+    _DELTA, ranges=[("injector/s/p", [range(20, 30)]), ("injector/s/p/part", [range(1, 5), range(7, 8)])]
 )
 
 _DELTA_ROWS: Final[list[Any]] = msgspec.msgpack.decode(msgspec.msgpack.encode(_DELTA.to_wire()))
@@ -147,15 +152,11 @@ def _read_divided(stored: bytes) -> bytes:
     return joined(entry, 9, {PartId(name, one, commit): blob for name, one, commit, blob in parts}, _WHERE)
 
 
-def _ids() -> Dedup:
-    dedup = Dedup(ALL_KEYS, "count.7.j1")
-    dedup.replay(_DELTA)
-    return dedup
-
-
-def _write_ids(rows: Any) -> bytes:
+def _ids(delta: IdDelta) -> bytes:
     """The snapshot of the ids. It is one part."""
-    (blob,) = _ids().snapshot().blobs
+    dedup = Dedup(ALL_KEYS, "count.7.j1")
+    dedup.replay(delta)
+    (blob,) = dedup.snapshot().blobs
     return blob
 
 
@@ -163,7 +164,8 @@ def _read_ids(blob: bytes) -> Any:
     return msgspec.msgpack.decode(Dedup.restore(ALL_KEYS, "count.7.j1", [blob], {}).snapshot().blobs[0])
 
 
-_IDS: Final = msgspec.msgpack.decode(_ids().snapshot().blobs[0])
+_IDS: Final = msgspec.msgpack.decode(_ids(_DELTA))
+_RANGED_IDS: Final = msgspec.msgpack.decode(_ids(_RANGED))
 
 _AUTHORITY_ENTRY: Final = authority.AuthorityEntry(
     [
@@ -209,7 +211,10 @@ FORMS: Final = (
     StoredForm("interval/part/spilled index", _index_facts(_SPILLED), lambda _: _SPILLED.encode(), _read_index),
     StoredForm("ids/of an entry", _DELTA, lambda one: msgspec.msgpack.encode(one.to_wire()),
                lambda blob: decode_delta(msgspec.msgpack.decode(blob))),
-    StoredForm("ids/part", _IDS, _write_ids, _read_ids),
+    StoredForm("ids/of an entry with ranges", _RANGED, lambda one: msgspec.msgpack.encode(one.to_wire()),
+               lambda blob: decode_delta(msgspec.msgpack.decode(blob))),
+    StoredForm("ids/part", _IDS, lambda _: _ids(_DELTA), _read_ids),
+    StoredForm("ids/part with ranges", _RANGED_IDS, lambda _: _ids(_RANGED), _read_ids),
     _log_form(
         "entry",
         log.LogEntry(

@@ -107,8 +107,22 @@ broken = topology("broken", Hours, bucket, "totals", reads="shop/orders")
 unread = mw.Topology("unread")
 unread.source("orders", Order)
 
+dotted = topology("dotted", Loose, "user.id", kind=Any)
+
+opaque = mw.Topology("opaque")
+opaque.source("orders", bytes)
+
 spoken = mw.Topology("spoken")
 spoken.source("words", str)
+
+sums = mw.Topology("sums")
+sums.source("orders", Order)
+sums.add(
+    windows.Aggregate(windows.tumbling(mw.seconds(1)), agg.sum("number"), output="sold"),
+    name="sold",
+    inputs={"orders": mw.key("customer")},
+    outputs={"sold": windows.Result[int | float]},
+)
 
 two_phases = mw.Topology("two-phases")
 two_phases.source("orders", Order)

@@ -9,6 +9,7 @@ import pickle
 import threading
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from millwheel.client.injector import BlockingInjector, InjectorClosedError
@@ -25,7 +26,10 @@ from tests.patience import patience
 def work(address: str) -> None:
     with BlockingInjector("orders", address=address, topology=sample.shop) as injector:
         injector.send_many(ORDERS[:2_000], TIMES[:2_000], positions=range(2_000), partition="p")
-        for number in range(2_000, 2_500):
+        columns = {"user": [one.customer for one in ORDERS], "number": [one.number for one in ORDERS], "at": TIMES}
+        table = pa.table(columns).slice(2_000, 300)
+        injector.send_table(table, timestamp="at", position=2_000, partition="p")
+        for number in range(2_300, 2_500):
             injector.send(ORDERS[number], timestamp=TIMES[number], position=number, partition="p")
         injector.flush()
         assert injector.acknowledged("p") == 2_500

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Callable
 from random import Random
 from typing import Any, assert_never
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -37,7 +39,10 @@ from millwheel.client.injector.routing import StreamRouting
 from millwheel.client.injector.routing_follower import routing_from_wire
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.rpc.columns import RecordColumns
+from millwheel.rpc.deliveries import decode_delivery
 from millwheel.rpc.v1 import control_pb2
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from tests.driving import SingleCoreDriver
 from tests.injectors.receivers import NOT_OWNER, Consumer
 
@@ -45,7 +50,11 @@ LIMITS = Limits(
     batch_records=4, batch_bytes=64, window_records=40, window_bytes=400, linger=5,
     retry_first=10, retry_last=80, resend_after=1_000, max_in_flight=3,
 )  # fmt: skip
+MOST_ROWS = 9
+"""More than fit into a batch: columns are not divided for that, and may be sent one by one later."""
 ADDRESSES = ["a", "b", "c"]
+NO_COLUMNS_AT = "c"
+NO_COLUMNS = DeliveryOutcome.DELIVERY_OUTCOME_NO_COLUMNS
 OPAQUE = IdScope(IdKind.OPAQUE)
 SCOPES = [partition_scope("s", "p", "0"), partition_scope("s", "p", "1"), OPAQUE]
 HASHER = IdHasher("s", "p")
@@ -70,6 +79,10 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
         self.network: list[SendBatch] = []
         self.identity = SenderIdentity("s", "p", 1, publishes=True)
         self.answers: list[tuple[str, int, DeliveryAnswered]] = []
+        self.columns = 0
+        """Deliveries by columns so far."""
+        self.complete = 0
+        """Complete deliveries so far."""
         self.wanted: set[str] = set()
         self.up: dict[str, int] = {}
         """Connected addresses, and the life of each connection."""
@@ -84,7 +97,9 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
 
     def routing(self) -> StreamRouting:
         consumers = [one.route() for one in self.consumers.values()]
-        return routing_from_wire(control_pb2.WatchRoutingResponse(revision=self.revision, consumers=consumers))
+        return routing_from_wire(
+            control_pb2.WatchRoutingResponse(revision=self.revision, consumers=consumers, position_ranges=True)
+        )
 
     def begin(self, effect: InjectorEffect) -> None:
         match effect:
@@ -96,6 +111,7 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
             case SendBatch():
                 assert effect.address in self.up, "sent without a connection"
                 self.check_same_bytes(effect)
+                self.check_complete(effect)
                 self.network.append(effect)
             case PublishWatermark(published):
                 assert published.watermark >= self.reported, "a reported watermark never falls"
@@ -104,10 +120,24 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
                 assert_never(effect)
 
     def check_same_bytes(self, send: SendBatch) -> None:
-        assert 0 < len(send.keys) <= LIMITS.batch_records
+        self.columns += isinstance(send.values, RecordColumns)
+        assert 0 < len(send.keys) <= MOST_ROWS
         for id_, key, value, timestamp in zip(send.ids, send.keys, send.values, send.timestamps, strict=True):
             known = self.bytes_of.setdefault((f"{send.consumer} {send.scope.name}", id_), (key, value, timestamp))
             assert known == (key, value, timestamp), "an id came again with other bytes"
+
+    def check_complete(self, send: SendBatch) -> None:
+        """What a complete delivery states is true: all that is due between its positions is in it, or committed."""
+        consumer = self.consumers.get(send.consumer)
+        if not send.complete or consumer is None or send.journal not in consumer.receivers:
+            return
+        self.complete += 1
+        between, keys = range(send.ids[0], send.ids[-1] + 1), consumer.receivers[send.journal].interval
+        there = [row for row in self.accepted if row[0] == send.scope and row[1] in between]
+        assert len(there) == len(between), "no record was accepted at a position between"
+        due = {(row[1], row[3]) for row in there if send.consumer in row[2] and row[2][send.consumer] in keys}
+        done = {(row[0], row[2]) for row in consumer.committed()}
+        assert due - done <= set(zip(send.ids, send.values, strict=True)), "a record that is due was left out"
 
     def close_connection(self, address: str) -> None:
         self.up.pop(address, None)
@@ -149,6 +179,34 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
             columns[waiting] = columns[waiting][: len(rows) // 2]
         self.handle(Columns(values, timestamps, columns, scope, ids))
 
+    @rule(
+        scope=st.sampled_from(SCOPES[:2]),
+        rows=st.lists(st.tuples(keys, keys, st.integers(-3, 40)), min_size=1, max_size=MOST_ROWS),
+        gap=st.integers(0, 1),
+    )
+    def send_table(self, scope: IdScope, rows: list[tuple[bytes, bytes, int]], gap: int) -> None:
+        """Send records as columns, with a column of keys for each consumer."""
+        rows = rows[: self.core.room()]
+        if not rows:
+            return
+        names = sorted(self.known_consumers)
+        base = self.core.publication.declared
+        start = max(0, base) if base > MIN_TIMESTAMP else 0
+        first = self.positions[scope] + gap
+        self.positions[scope] = first + len(rows)
+        numbers = range(first, first + len(rows))
+        texts = [row[0].decode() for row in rows], [row[1].decode() for row in rows]
+        batch = pa.record_batch({"x": texts[0], "y": texts[1], "at": [f"{scope.name}:{one}" for one in numbers]})
+        records = RecordColumns(batch, array("q", [start + offset for _, _, offset in rows]), "")
+        self.last_published = self.core.published.watermark
+        columns = {IncarnationId(name): records.keyed("x" if name == "x" else "y").keys() for name in names}
+        for at, (number, value) in enumerate(zip(numbers, records, strict=True)):
+            stamp = records.timestamps[at]
+            due = {name: column[at] for name, column in columns.items()}
+            late = stamp < self.last_published
+            self.accepted.append((scope, number, due, value, stamp, frozenset(names), late))
+        self.handle(Columns(records, records.timestamps, columns, scope, numbers))
+
     @rule(pick=st.integers(0, 99), count=st.integers(0, 12))
     def key(self, pick: int, count: int) -> None:
         """The keys of some waiting records become known."""
@@ -180,8 +238,10 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
         if consumer is None or consumer.owners.get(send.journal) != send.address:
             self.answers.append((send.address, life, DeliveryAnswered((send.token,), NOT_OWNER, [], "")))
             return
-        delivery = self.identity.delivery(send)
-        delivery.channel = send.address
+        if isinstance(send.values, RecordColumns) and send.address == NO_COLUMNS_AT:
+            self.answers.append((send.address, life, DeliveryAnswered((send.token,), NO_COLUMNS, [], "")))
+            return
+        delivery = decode_delivery(self.identity.request(send), send.address)
         for _, outcome, indexes in consumer.receive(delivery, refuse):
             self.answers.append((send.address, life, DeliveryAnswered((send.token,), outcome, indexes, "")))
 
@@ -369,6 +429,7 @@ def _walk(seed: int, steps: int) -> None:
 
     moves: list[tuple[float, Callable[[], object]]] = [
         (8, lambda: machine.send(chance.choice(SCOPES), rows(), pick() % 3, chance.choice([1, 8, 70]), lost())),
+        (2, lambda: machine.send_table(chance.choice(SCOPES[:2]), rows(), pick() % 2)),
         (4, lambda: machine.key(pick(), chance.randrange(12))),
         (2, lambda: machine.advance(chance.randrange(30))),
         (4, lambda: machine.broadcast()),
@@ -391,6 +452,8 @@ def _walk(seed: int, steps: int) -> None:
         if step % 8 == 0:
             machine.watermark_holds()
     machine.teardown()
+    assert machine.complete, "no delivery was complete"
+    assert machine.columns, "no delivery had columns"
 
 
 @pytest.mark.guarantee("G1", "G7", section="5.2")

@@ -71,6 +71,25 @@ def test_a_split_regroups_unacked_records_with_rising_positions() -> None:
     assert (out["j2"].span, out["j3"].span) == (10, 10), "the newest of them came at 11"
 
 
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_records_that_moved_are_sent_by_their_positions() -> None:
+    """Those between that were ACKed before are in no delivery to the new interval."""
+    core = opened(of=replace(routing(), position_ranges=True))
+    sent = []
+    for position in range(12):
+        sent += sends(add(core, [position], position, key=b"ax"[position % 2 : position % 2 + 1]))
+    assert all(send.complete for send in sent)
+    halves = [Route(KeyInterval(b"", b"m"), "j2", "a"), Route(KeyInterval(b"m"), "j3", "a")]
+    step(core, RoutingArrived(replace(routing(one(*halves), revision=2), position_ranges=True)), 21)
+    step(core, ConnectionLost("a"))
+    moved = sends(step(core, ConnectionOpened("a"), 30))
+    assert {send.journal: send.complete for send in moved} == {"j2": False, "j3": False}
+    for send in moved:
+        step(core, DeliveryAnswered((send.token,), ACKED), 31)
+    (later,) = sends(add(core, range(12, 15), 40))
+    assert later.complete, "what is accepted under the new routing"
+
+
 @pytest.mark.guarantee("G11")
 def test_a_merge_regroups_unacked_records_with_rising_positions() -> None:
     halves = [Route(KeyInterval(b"", b"m"), "j1", "a"), Route(KeyInterval(b"m"), "j2", "a")]

@@ -43,6 +43,7 @@ def delta(up: str, journal: str) -> IdDelta:
         retired=["gone.1.j1"],
         sequencers=[(up, (b"", None), 4), ("", "injector/in/p", 5)],
         horizons=[(up, 20, 20), ("injector/in", 30, 25)],
+        ranges=[("in/p/0", [range(8, 20)]), (journal, [range(30, 32), range(40, 41)])],
     )
 
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from array import array
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millwheel as mw
 from millwheel import agg, windows
+from millwheel.rpc.columns import RecordColumns
 from millwheel.testing import TopologyHarness
 from millwheel.worker.interval import IntervalSettings
+from millwheel.worker.interval.intake import IntervalReceiver
+from millwheel.worker.messages import Delivery
 
 NOON = 1_767_268_800_000_000
 SECOND = 1_000_000
@@ -54,8 +59,10 @@ def checked(bid: Bid) -> Bid:
     return bid
 
 
-def totals(late: str | None = None, size: int = 10, order: str = "nth", **options: Any) -> mw.Topology:
-    """``order``: that of the aggregates."""
+def totals(
+    late: str | None = None, size: int = 10, order: str = "nth", drops: bool = False, **options: Any
+) -> mw.Topology:
+    """``order``: that of the aggregates. ``drops``: whether it drops late records."""
 
     def judged(one: Any) -> Any:
         if one.auction == Weather.broken or (one.t == NO_RESULT and Weather.bad):
@@ -67,6 +74,7 @@ def totals(late: str | None = None, size: int = 10, order: str = "nth", **option
     aggregates = {"n": agg.count(), "t": agg.sum("price"), "h": agg.max("price")}
     windowed: Any = bids.key_by("auction").window(windows.tumbling(mw.seconds(size)))
     several = {name: aggregates[name] for name in order}
+    options |= {"late": mw.Late.DROP} if drops else {}
     made = windowed.aggregate("totals", **several, **({} if late is None else {"too_late": late}), options=options)
     made.map(judged, Any).named("judged")
     return topology
@@ -82,10 +90,33 @@ others = st.sampled_from(
 actions = st.lists(st.one_of(send, send, advance, others), max_size=14)
 
 
+def as_table(receiver: IntervalReceiver, delivery: Delivery) -> Any:
+    """Deliver bids as columns of Arrow, as an injector sends tables."""
+    if delivery.stream == "bids" and isinstance(delivery.values, list):
+        batch = pa.RecordBatch.from_pylist([msgspec.msgpack.decode(value) for value in delivery.values])
+        records = RecordColumns(batch, array("q", delivery.timestamps), "auction")
+        assert list(records) == delivery.values
+        delivery.keys, delivery.values, delivery.timestamps = records.keys(), records, records.timestamps
+    return deliver(receiver, delivery)
+
+
+deliver = IntervalReceiver.deliver
+
+
 def run(
-    actions: list[tuple[str, Any]], limits: IntervalSettings, mends: bool = False, **options: Any
+    actions: list[tuple[str, Any]], limits: IntervalSettings, tables: bool = False, **options: Any
 ) -> dict[str, Any]:
     """What the topology does, by key and stream in the order of its productions."""
+    with pytest.MonkeyPatch.context() as patches:
+        if tables:
+            patches.setattr(IntervalReceiver, "deliver", as_table)
+        return outcome(actions, limits, **options)
+
+
+def outcome(
+    actions: list[tuple[str, Any]], limits: IntervalSettings, mends: bool = False, **options: Any
+) -> dict[str, Any]:
+    """What the topology does with records in the form that its intervals get."""
     Weather.broken, Weather.mends, Weather.bad = "", mends, True
     kept = dict(options)
     with TopologyHarness(totals(**kept), now=mw.Timestamp(NOON), settings=limits) as harness:
@@ -132,10 +163,10 @@ def run(
 @pytest.mark.guarantee("G1", section="4.2")
 @pytest.mark.parametrize("name", SETTINGS)
 @settings(max_examples=25)
-@given(actions, st.sampled_from([None, "late"]))
-def test_columns_and_hooks_give_the_same(name: str, actions: list[Any], late: str | None) -> None:
+@given(actions, st.sampled_from([None, "late"]), st.booleans())
+def test_columns_and_hooks_give_the_same(name: str, actions: list[Any], late: str | None, tables: bool) -> None:
     options: dict[str, Any] = {"late": late, "on_failure": mw.dead_letter(after=1)}
-    assert run(actions, SETTINGS[name], **options) == run(actions, HOOKS, **options)
+    assert run(actions, SETTINGS[name], tables, **options) == run(actions, HOOKS, **options)
 
 
 mixed = st.builds(
@@ -149,11 +180,13 @@ mixed = st.builds(
 
 @pytest.mark.guarantee("G1", section="4.2")
 @settings(max_examples=120)
-@given(actions, mixed, st.sampled_from([None, "late"]))
-def test_retried_work_is_done_as_by_hooks(actions: list[Any], limits: IntervalSettings, late: str | None) -> None:
+@given(actions, mixed, st.sampled_from([None, "late"]), st.booleans())
+def test_retried_work_is_done_as_by_hooks(
+    actions: list[Any], limits: IntervalSettings, late: str | None, tables: bool
+) -> None:
     """Records that cannot be read, and results that cannot be made, are tried again until they can."""
     options: dict[str, Any] = {"mends": True, "late": late, "on_failure": mw.retry(initial=mw.seconds(1))}
-    assert run(actions, limits, **options) == run(actions, HOOKS, **options)
+    assert run(actions, limits, tables, **options) == run(actions, HOOKS, **options)
 
 
 ONE = ("send", [("a", 1, 2), ("b", 2, 3), ("a", 11, 4)])
@@ -183,6 +216,14 @@ SCRIPTS: dict[str, list[tuple[str, Any]]] = {
 def test_columns_and_hooks_agree_in_these_cases(script: str, late: str | None) -> None:
     options: dict[str, Any] = {"late": late, "on_failure": mw.dead_letter(after=1)}
     assert run(SCRIPTS[script], COLUMNS, **options) == run(SCRIPTS[script], HOOKS, **options)
+
+
+@pytest.mark.guarantee("G14", section="4.5")
+@pytest.mark.parametrize("tables", [False, True])
+@pytest.mark.parametrize("times", [(11, 13), (13, 11), (12, 13), (11, 25), (13, 14)])
+def test_late_records_of_an_open_window_are_dropped_alike(times: tuple[int, int], tables: bool) -> None:
+    late: list[tuple[str, Any]] = [ONE, ("advance", 12), ("send", [("a", times[0], 7), ("b", times[1], 1)])]
+    assert run(late, COLUMNS, tables, drops=True) == run(late, HOOKS, drops=True)
 
 
 class Measured(msgspec.Struct):

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import grpc
+import pyarrow as pa
 import pytest
 
 from millwheel.model.catalog import Catalog
-from millwheel.model.deliveries import Sender
+from millwheel.model.deliveries import PositionIds, Sender
 from millwheel.rpc.channel import open_channel
-from millwheel.rpc.deliveries import encode_delivery
+from millwheel.rpc.columns import RecordColumns
+from millwheel.rpc.deliveries import decode_delivery, encode_delivery
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1 import delivery_pb2_grpc
 from millwheel.worker.messages import Acknowledge, Acknowledged, Delivery, Resend
@@ -262,3 +266,47 @@ async def test_a_sender_is_judged_once_for_each_sequencer() -> None:
         await peer.close()
     assert [event.token for event in core_of(receiver).of(Delivery)] == [2, 3]
     assert len(judged) == 2
+
+
+async def test_a_fault_of_the_worker_ends_the_call(caplog: pytest.LogCaptureFixture) -> None:
+    """All batches that its sender has for this worker would wait in the call, and there is no word of a reason."""
+
+    def knows(host: Any, sender: Sender) -> bool:
+        raise LookupError("a fault")
+
+    service = DeliveryService({"c.1.j1": Here(hosted())}, unprepared, RecordQuotas(Catalog()), knows)
+    add = partial(delivery_pb2_grpc.add_DeliveryServiceServicer_to_server, service)
+    async with LoopbackServer(add) as address, open_channel(address) as channel:
+        stub: Any = delivery_pb2_grpc.DeliveryServiceStub(channel)
+        call = stub.Deliver(timeout=patience(5))
+        await call.write(encode_delivery(delivery(1, 2), 1))
+        with pytest.raises(grpc.aio.AioRpcError, match="a fault") as ended:
+            await call.read()
+    assert ended.value.code() is grpc.StatusCode.INTERNAL
+    assert "LookupError: a fault" in caplog.text
+
+
+def by_columns() -> Delivery:
+    records = RecordColumns(pa.record_batch({"key": ["a", "b"]}), array("q", [1, 2]), "key")
+    return replace(delivery(1, 2), keys=records.keys(), values=records, timestamps=records.timestamps)
+
+
+@pytest.mark.guarantee("G1", section="6.1.1")
+@pytest.mark.parametrize("sent", [by_columns(), delivery(1, 2)], ids=["columns", "run"])
+async def test_an_earlier_version_owns_no_newer_delivery(sent: Delivery) -> None:
+    """A worker that has not ended yet when the format rises would ACK columns without their records."""
+    sent = replace(sent, ids=PositionIds("p", 0, range(5, 7), (), True))
+    request = encode_delivery(sent, 1)
+    assert decode_delivery(request, None).journal == "c.1.j1"
+    request.ClearField("columns")
+    request.ClearField("newer_journal")
+    request.positions.ClearField("complete")
+    request.positions.ClearField("first")
+    receiver = hosted(lambda event: [Acknowledge(event, ACKED)])
+    async with delivering({"c.1.j1": receiver}) as address, open_channel(address) as channel:
+
+        async def requests() -> AsyncIterator[wire.DeliverRequest]:
+            yield request
+
+        call = delivery_pb2_grpc.DeliveryServiceStub(channel).Deliver(requests())
+        assert [answer.outcome async for answer in call] == [wire.DELIVERY_OUTCOME_NOT_OWNER]

@@ -94,7 +94,7 @@ def test_a_scrape_amid_the_firing_of_a_window_has_all(monkeypatch: pytest.Monkey
         window: WindowPanes | None = largest(table)
         assert window is not None
         for key in list(window.rows):
-            window.close(key)
+            window.close([key])
         return window
 
     tallies, _ = tallies_with_windows()

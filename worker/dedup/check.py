@@ -17,7 +17,7 @@ from millwheel.worker.dedup.results import CheckOutcome, DedupError, DeliveryVer
 from millwheel.worker.dedup.segments import SegmentSealed
 from millwheel.worker.dedup.tables import Tables
 
-__all__ = ["CACHED_SEGMENTS", "SEGMENT_IDS", "DuplicateCheck", "ids_of"]
+__all__ = ["CACHED_SEGMENTS", "SEGMENT_IDS", "DuplicateCheck", "ids_of", "join_ranges", "ranges_of"]
 
 SEGMENT_IDS: Final = 1 << 16
 """Exact ids of one sending group that form a segment: about 8 MB of memory, 1 MiB stored."""
@@ -86,7 +86,7 @@ class DuplicateCheck:
         own = [source for source in self.tables.positions.values() if source.origin == origin]
         for source in own:
             number = source.sequence.removeprefix(prefix) if source.sequence.startswith(prefix) else ""
-            if number.isdigit() and int(number) < sequencer and not source.pending.ids:
+            if number.isdigit() and int(number) < sequencer and not source.pending:
                 self.retire(source.sequence)
 
     def _check_positions(self, ids: PositionIds, keys: Sequence[bytes], sender: Sender) -> DeliveryVerdict:
@@ -128,12 +128,20 @@ class DuplicateCheck:
         delta.marks, self._marks = [(sequence, *mark) for sequence, mark in self._marks.items()], {}
         delta.sequencers, self._learned = [(*place, number) for place, number in self._learned.items()], {}
         positions: dict[str, list[int]] = {}
+        ranges: dict[str, list[range]] = {}
         opaque: dict[str, tuple[int, list[bytes]]] = {}
         batches: dict[tuple[str, int], list[bytes]] = {}
         for verdict, indexes in consumed:
             if indexes is not None and verdict.unsure and not verdict.unsure.keys().isdisjoint(indexes):
                 raise DedupError(f"records {list(indexes)} of {verdict} are not resolved yet")
-            source, ids = verdict.source, ids_of(verdict, indexes)
+            source = verdict.source
+            if verdict.range is not None:
+                parts = ranges_of(verdict, indexes)
+                if parts and not self._is_former(source):
+                    delta.sources.append(source)
+                    join_ranges(ranges.setdefault(source.sequence, []), parts)
+                continue
+            ids = ids_of(verdict, indexes)
             if not ids or self._is_former(source):
                 continue
             delta.sources.append(source)
@@ -148,6 +156,7 @@ class DuplicateCheck:
             else:
                 raise DedupError(f"{verdict} was not checked: nothing of it can be taken")
         delta.positions = list(positions.items())
+        delta.ranges = list(ranges.items())
         delta.opaque = [(group, collect, ids) for group, (collect, ids) in opaque.items()]
         delta.batches = [(query, batch, ids) for (query, batch), ids in batches.items()]
         return delta
@@ -158,12 +167,11 @@ class DuplicateCheck:
         former = {source.sequence if isinstance(source, PositionSource) else source.group
                   for source in delta.sources if self._is_former(source)}  # fmt: skip
         for sequence, positions in delta.positions:
-            if sequence in former:
-                continue
-            source = tables.positions.get(sequence)
-            if source is None:
-                raise DedupError(f"sequence {sequence} was retired with records of it in flight")
-            source.commit(positions)
+            if sequence not in former:
+                self._in_flight(sequence).commit(positions)
+        for sequence, ranges in delta.ranges:
+            if sequence not in former:
+                self._in_flight(sequence).commit_ranges(ranges)
         for group, collect, ids in delta.opaque:
             if group not in former:
                 tables.opaque[group].commit(collect, ids)
@@ -174,6 +182,12 @@ class DuplicateCheck:
                 tables.uncommitted_floors.discard(group)
         for query, batch, ids in delta.batches:
             tables.queries[query].commit(batch, ids)
+
+    def _in_flight(self, sequence: str) -> PositionSource:
+        source = self.tables.positions.get(sequence)
+        if source is None:
+            raise DedupError(f"sequence {sequence} was retired with records of it in flight")
+        return source
 
     def _is_former(self, source: object) -> bool:
         """Whether the source belongs to a former life of its stream. Its ids need not be remembered: later copies of
@@ -189,7 +203,7 @@ class DuplicateCheck:
         """
         tables, news = self.tables, self.news
         source = tables.positions.get(name) or tables.opaque.get(name)
-        if (source is not None and source.pending.ids) or not tables.retire(name):
+        if (source is not None and source.pending) or not tables.retire(name):
             return
         self._marks.pop(name, None)
         self._learned = {place: number for place, number in self._learned.items() if place[0] != name}
@@ -218,3 +232,36 @@ def ids_of(verdict: DeliveryVerdict, indexes: Sequence[int] | None) -> Sequence[
     elif len(indexes) == len(ids):
         return ids
     return [ids[index] for index in indexes]
+
+
+def ranges_of(verdict: DeliveryVerdict, indexes: Sequence[int] | None) -> list[range]:
+    """The parts of a verdict's range that have those records. Indexes None: the whole range.
+
+    A part reaches from its first record to the next record of the delivery that is not in it. The delivery is complete,
+    so no record between is due here. So the parts of all records together are the range, and no two overlap.
+    """
+    whole, positions = verdict.range, verdict.ids
+    assert whole is not None
+    count = len(positions)
+    if indexes is None or len(indexes) == count:
+        return [whole]
+    ordered = sorted(indexes)
+    if not ordered:
+        return []
+    if ordered[-1] - ordered[0] == len(ordered) - 1:  # the usual case: they follow one another
+        firsts, lasts = ordered[:1], ordered[-1:]
+    else:
+        gaps = [at for at in range(1, len(ordered)) if ordered[at] != ordered[at - 1] + 1]
+        firsts = [ordered[0], *(ordered[at] for at in gaps)]
+        lasts = [*(ordered[at - 1] for at in gaps), ordered[-1]]
+    ends = (whole.stop if last == count - 1 else positions[last + 1] for last in lasts)
+    return [range(positions[first], end) for first, end in zip(firsts, ends, strict=True)]
+
+
+def join_ranges(ranges: list[range], more: Iterable[range]) -> None:
+    """Append ``more``. A range that begins where the one before ends is joined to it."""
+    for one in more:
+        if ranges and ranges[-1].stop == one.start:
+            ranges[-1] = range(ranges[-1].start, one.stop)
+        else:
+            ranges.append(one)

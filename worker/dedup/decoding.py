@@ -8,9 +8,9 @@ from typing import Any
 
 from millwheel.model.deliveries import split_ids
 from millwheel.worker.dedup.known_sequencers import SequencerRow
-from millwheel.worker.dedup.results import FORMAT, DedupError, IdDelta, PositionsWire
+from millwheel.worker.dedup.results import FORMAT, RANGES_FORMAT, DedupError, IdDelta, PositionsWire
 
-__all__ = ["decode_delta", "decode_positions", "decode_sequencer"]
+__all__ = ["decode_delta", "decode_positions", "decode_ranges", "decode_sequencer"]
 
 
 def decode_delta(wire: Sequence[Any]) -> IdDelta:
@@ -21,9 +21,9 @@ def decode_delta(wire: Sequence[Any]) -> IdDelta:
     """
     if not wire:
         return IdDelta()
-    if wire[0] != FORMAT:
-        raise DedupError(f"ids of format {wire[0]}; this version reads format {FORMAT}")
-    _, positions, opaque, batches, admitted, marks, retired, sequencers, horizons = wire
+    if wire[0] not in (FORMAT, RANGES_FORMAT):
+        raise DedupError(f"ids of format {wire[0]}; this version reads formats {FORMAT} and {RANGES_FORMAT}")
+    _, positions, opaque, batches, admitted, marks, retired, sequencers, horizons, *more = wire
     return IdDelta(
         positions=[(sequence, decode_positions(rest)) for sequence, *rest in positions],
         opaque=[(group, collect, split_ids(blob)) for group, collect, blob in opaque],
@@ -33,6 +33,7 @@ def decode_delta(wire: Sequence[Any]) -> IdDelta:
         retired=list(retired),
         sequencers=[decode_sequencer(row) for row in sequencers],
         horizons=[(group, watermark, horizon) for group, watermark, horizon in horizons],
+        ranges=[(sequence, decode_ranges(numbers)) for sequence, numbers in (more[0] if more else ())],
     )
 
 
@@ -42,6 +43,11 @@ def decode_positions(wire: PositionsWire) -> Sequence[int]:
     if isinstance(rest, int):
         return range(first, first + rest)
     return list(accumulate(rest, initial=first))
+
+
+def decode_ranges(wire: Sequence[int]) -> list[range]:
+    """The ranges that ``encode_ranges`` was given."""
+    return [range(first, first + count) for first, count in zip(wire[::2], wire[1::2], strict=True)]
 
 
 def decode_sequencer(wire: Sequence[Any]) -> SequencerRow:

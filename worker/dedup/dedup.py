@@ -8,7 +8,7 @@ from millwheel.model.incarnation import INJECTOR_PREFIX, is_injector
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.store.contract import TERMINAL_SEQUENCER
-from millwheel.worker.dedup.check import CACHED_SEGMENTS, SEGMENT_IDS, DuplicateCheck, ids_of
+from millwheel.worker.dedup.check import CACHED_SEGMENTS, SEGMENT_IDS, DuplicateCheck, ids_of, ranges_of
 from millwheel.worker.dedup.known_sequencers import life_span
 from millwheel.worker.dedup.opaque import OpaqueSource, Resolution
 from millwheel.worker.dedup.results import DedupError, DeliveryVerdict, IdDelta
@@ -80,7 +80,11 @@ class Dedup(DuplicateCheck):
         """Give up fresh or unsure records without an ACK: their next copy is fresh again. Indexes None: all of them."""
         if indexes is None:
             indexes = [*verdict.fresh_indexes, *verdict.unsure]
-        source, ids = verdict.source, ids_of(verdict, indexes)
+        source = verdict.source
+        if verdict.range is not None:
+            source.pending.settle_ranges(ranges_of(verdict, indexes))
+            return
+        ids = ids_of(verdict, indexes)
         for index in indexes:
             verdict.unsure.pop(index, None)
         if ids:

@@ -19,12 +19,13 @@ from millwheel.model.incarnation import is_injector
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.store.contract import TERMINAL_SEQUENCER
 from millwheel.worker.dedup.known_sequencers import life_span
-from millwheel.worker.dedup.results import FORMAT, DedupError
+from millwheel.worker.dedup.results import FORMAT, RANGES_FORMAT, DedupError
 from millwheel.worker.names import RestoredNames
 
 __all__ = ["renamed_delta", "renamed_snapshot"]
 
-_SEQUENCES: Final = frozenset({"sequence", "seen"})
+_FORMATS: Final = (FORMAT, RANGES_FORMAT)
+_SEQUENCES: Final = frozenset({"sequence", "seen", "ranges"})
 """The kinds of rows in a snapshot whose first value names a sequence. The first kind also names the process that sends
 it."""
 _GROUPS: Final = frozenset({"horizon", "ids", "segment"})
@@ -39,11 +40,11 @@ def renamed_delta(wire: Sequence[Any], names: RestoredNames) -> list[Any]:
     """
     if not wire:
         return []
-    if wire[0] != FORMAT:
-        raise DedupError(f"ids of format {wire[0]}; this version renames format {FORMAT}")
-    _, positions, opaque, batches, admitted, marks, retired, sequencers, horizons = wire
+    if wire[0] not in _FORMATS:
+        raise DedupError(f"ids of format {wire[0]}; this version renames formats {FORMAT} and {RANGES_FORMAT}")
+    number, positions, opaque, batches, admitted, marks, retired, sequencers, horizons, *more = wire
     return [
-        FORMAT,
+        number,
         _renamed(positions, names),
         _renamed(opaque, names.group),
         _renamed(batches, names.query),
@@ -52,6 +53,7 @@ def renamed_delta(wire: Sequence[Any], names: RestoredNames) -> list[Any]:
         [names(sequence) for sequence in retired],
         [renamed for row in sequencers for renamed in _sequencers(row, names)],
         [[names.group(row[0]), *row[1:]] for row in horizons if not is_injector(row[0])],
+        *(_renamed(ranges, names) for ranges in more),
     ]
 
 
@@ -89,8 +91,8 @@ def renamed_snapshot(blob: bytes, names: RestoredNames) -> bytes:
         DedupError: A row is of an unknown kind, or the blob has another format.
     """
     number, rows = msgspec.msgpack.decode(blob)
-    if number != FORMAT:
-        raise DedupError(f"ids of format {number}; this version renames format {FORMAT}")
+    if number not in _FORMATS:
+        raise DedupError(f"ids of format {number}; this version renames formats {FORMAT} and {RANGES_FORMAT}")
     found: list[Any] = []
     for row in rows:
         kind = row[0]
@@ -110,4 +112,4 @@ def renamed_snapshot(blob: bytes, names: RestoredNames) -> bytes:
         elif kind != "counter":
             raise DedupError(f"row {kind!r} of a snapshot is unknown")
         found.append(row)
-    return msgspec.msgpack.encode((FORMAT, found))
+    return msgspec.msgpack.encode((number, found))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Generic, TypeVar
@@ -12,17 +12,22 @@ from millwheel.worker.dedup.known_sequencers import SequencerRow
 
 __all__ = [
     "FORMAT",
+    "RANGES_FORMAT",
     "CheckOutcome",
     "DedupError",
     "DeliveryVerdict",
     "IdDelta",
     "PendingIds",
     "encode_positions",
+    "encode_ranges",
 ]
 
 Id = TypeVar("Id", int, bytes)
 
 FORMAT: Final = 1
+RANGES_FORMAT: Final = 2
+"""The format of facts with ranges of positions. A cluster has them from format ``POSITION_RANGES`` on
+(``millwheel/model/formats.py``). Facts without ranges are written in the first format."""
 
 PositionsWire = list[Any]
 """[first, count] for a run, [first, [gap, …]] with gaps: a few bytes each in MessagePack."""
@@ -54,8 +59,8 @@ class DeliveryVerdict:
     are empty and every record is fresh.
     """
 
-    __slots__ = ("all_fresh", "collect_from", "duplicates", "fresh", "ids", "outcome", "size", "source", "unsure",
-                 "waiting")  # fmt: skip
+    __slots__ = ("all_fresh", "collect_from", "duplicates", "fresh", "ids", "outcome", "range", "size", "source",
+                 "unsure", "waiting")  # fmt: skip
 
     def __init__(self, outcome: CheckOutcome, size: int, ids: Sequence[Any] = (), source: Any = None) -> None:
         """``ids``: the ids of the records. ``source``: what knows of them. Both only if the outcome is JUDGED."""
@@ -65,6 +70,8 @@ class DeliveryVerdict:
         self.source = source
         self.all_fresh = False
         """Every record is fresh: the common case, which needs no list."""
+        self.range: range | None = None
+        """Set if every record is fresh and the delivery is complete: its positions are pending as this range."""
         self.fresh: Sequence[int] = ()
         """New records, now pending. The caller takes or abandons them."""
         self.duplicates: Sequence[int] = ()
@@ -108,6 +115,9 @@ class PendingIds(Generic[Id]):
     def __init__(self) -> None:
         self.ids: set[Id] = set()
 
+    def __bool__(self) -> bool:
+        return bool(self.ids)
+
     def settle(self, ids: Sequence[Id]) -> None:
         """Remove the ids from the pending ones.
 
@@ -132,13 +142,20 @@ def encode_positions(positions: Sequence[int]) -> PositionsWire:
     return [first, list(map(operator.sub, ordered[1:], ordered))]
 
 
+def encode_ranges(ranges: Iterable[range]) -> list[int]:
+    """Encode ranges of positions: the first position and the number of each."""
+    # len() of a range fails from 2^63 on.
+    return [number for one in ranges for number in (one.start, one.stop - one.start)]
+
+
 @dataclass(slots=True)
 class IdDelta:
     """The facts of one commit. The ids are those that the commit consumes. The other facts are new since the previous
     take.
 
-    Only ``positions``, ``opaque`` and ``batches`` must not be lost. A floor in ``sequencers`` also drops what earlier
-    deltas say of its group. The other facts let a takeover forget what the previous owner had forgotten.
+    Only ``positions``, ``ranges``, ``opaque`` and ``batches`` must not be lost. A floor in ``sequencers`` also drops
+    what earlier deltas say of its group. The other facts let a takeover forget what the previous owner had forgotten.
+    A range also needs ``admitted`` of its sequence, which is in the same delta or an earlier one.
     """
 
     positions: list[tuple[str, Sequence[int]]] = field(default_factory=list)
@@ -152,6 +169,8 @@ class IdDelta:
     sequencers: list[SequencerRow] = field(default_factory=list)
     horizons: list[tuple[str, int, int]] = field(default_factory=list)
     """(group, its watermark, the collection horizon that follows from it)."""
+    ranges: list[tuple[str, Sequence[range]]] = field(default_factory=list)
+    """(sequence, ranges of positions: each record there that was due to this receiver is committed)."""
     sources: list[Any] = field(default_factory=list, compare=False, repr=False)
     """The objects that the ids were taken from. In memory only."""
 
@@ -167,4 +186,6 @@ class IdDelta:
             [list(row) for row in self.sequencers],
             [list(horizon) for horizon in self.horizons],
         ]
+        if self.ranges:
+            return [RANGES_FORMAT, *columns, [[sequence, encode_ranges(ranges)] for sequence, ranges in self.ranges]]
         return [FORMAT, *columns] if any(columns) else []

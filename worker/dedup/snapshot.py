@@ -10,11 +10,12 @@ import msgspec
 
 from millwheel.model.deliveries import split_ids
 from millwheel.model.keys import KeyInterval
-from millwheel.worker.dedup.decoding import decode_positions, decode_sequencer
+from millwheel.worker.dedup.decoding import decode_positions, decode_ranges, decode_sequencer
 from millwheel.worker.dedup.known_sequencers import group_of_life, life_span
 from millwheel.worker.dedup.opaque import OpaqueSource
-from millwheel.worker.dedup.positions import PositionRange, PositionSource
-from millwheel.worker.dedup.results import FORMAT, DedupError, encode_positions
+from millwheel.worker.dedup.pieces import PositionPiece
+from millwheel.worker.dedup.positions import PositionSource
+from millwheel.worker.dedup.results import FORMAT, RANGES_FORMAT, DedupError, encode_positions, encode_ranges
 from millwheel.worker.dedup.tables import Tables
 
 __all__ = ["DedupSnapshot", "dump", "inherit", "load"]
@@ -38,6 +39,8 @@ class DedupSnapshot:
 def dump(tables: Tables) -> DedupSnapshot:
     """The committed state. Pending ids are not part of it."""
     encode = msgspec.msgpack.Encoder().encode
+    ranged = any(piece.ranges for source in tables.positions.values() for piece in source.pieces)
+    number = RANGES_FORMAT if ranged else FORMAT
     blobs: list[bytes] = []
     rows: list[bytes] = []
     size = 0
@@ -45,15 +48,15 @@ def dump(tables: Tables) -> DedupSnapshot:
         rows.append(encode(row))
         size += len(rows[-1])
         if size >= BLOB_BYTES:
-            blobs.append(_blob(rows))
+            blobs.append(_blob(number, rows))
             rows, size = [], 0
-    blobs.append(_blob(rows))
+    blobs.append(_blob(number, rows))
     stored = [n for source in tables.opaque.values() for n, segment in source.segments.items() if segment.ids is None]
     return DedupSnapshot(tuple(blobs), tuple(stored))
 
 
-def _blob(rows: list[bytes]) -> bytes:
-    return msgspec.msgpack.encode((FORMAT, [msgspec.Raw(row) for row in rows]))
+def _blob(number: int, rows: list[bytes]) -> bytes:
+    return msgspec.msgpack.encode((number, [msgspec.Raw(row) for row in rows]))
 
 
 def _rows(tables: Tables) -> Iterator[Row]:
@@ -67,6 +70,9 @@ def _rows(tables: Tables) -> Iterator[Row]:
         yield ["sequence", source.sequence, source.origin, pieces]
         for chunk in _chunks(sorted(source.seen)):
             yield ["seen", source.sequence, *encode_positions(chunk)]
+        for at, piece in enumerate(source.pieces):
+            for some in _chunks(list(piece.ranges), _ROW_IDS // 2):  # a range is two numbers
+                yield ["ranges", source.sequence, at, encode_ranges(some)]
     for opaque in tables.opaque.values():
         yield from _opaque_rows(opaque)
     for query in tables.queries.values():
@@ -89,16 +95,16 @@ def _opaque_rows(source: OpaqueSource) -> Iterator[Row]:
                 yield ["ids", source.group, segment.collect, b"".join(ids)]
 
 
-def _chunks(ids: list[Any]) -> Iterator[list[Any]]:
-    return (ids[at : at + _ROW_IDS] for at in range(0, len(ids), _ROW_IDS))
+def _chunks(ids: list[Any], most: int = _ROW_IDS) -> Iterator[list[Any]]:
+    return (ids[at : at + most] for at in range(0, len(ids), most))
 
 
 def load(tables: Tables, blobs: Iterable[bytes], filters: Mapping[str, bytes]) -> None:
     """Load a snapshot into empty ``tables``. ``filters``: the stored filter of each segment, by name."""
     for blob in blobs:
         number, rows = msgspec.msgpack.decode(blob)
-        if number != FORMAT:
-            raise DedupError(f"ids of format {number}; this version reads format {FORMAT}")
+        if number not in (FORMAT, RANGES_FORMAT):
+            raise DedupError(f"ids of format {number}; this version reads formats {FORMAT} and {RANGES_FORMAT}")
         for kind, *rest in rows:
             _load_row(tables, kind, rest, filters)
 
@@ -111,11 +117,14 @@ def _load_row(tables: Tables, kind: str, row: Row, filters: Mapping[str, bytes])
             tables.sequencers.learn(*decode_sequencer(row))
         case "sequence":
             name, origin, pieces = row
-            cut = [PositionRange(KeyInterval(start, end), mark, holes) for start, end, mark, holes in pieces]
+            cut = [PositionPiece(KeyInterval(start, end), mark, holes) for start, end, mark, holes in pieces]
             source = tables.positions[name] = PositionSource(name, tables.interval, cut, set())
             source.origin = origin
         case "seen":
             tables.positions[row[0]].remember(decode_positions(row[1:]))
+        case "ranges":
+            name, at, numbers = row
+            tables.positions[name].restore(at, decode_ranges(numbers))
         case "horizon":
             tables.opaque_source(row[0]).watermark, tables.opaque_source(row[0]).horizon = row[1], row[2]
         case "ids":
@@ -177,4 +186,5 @@ def _inherit_sequence(interval: KeyInterval, sources: Sequence[PositionSource]) 
     )
     child = PositionSource(sources[0].sequence, interval, pieces, set().union(*(source.seen for source in sources)))
     child.origin = sources[0].origin
+    child.join_equal_pieces()
     return child

@@ -6,7 +6,8 @@ from millwheel.model.keys import KeyInterval
 from millwheel.worker.dedup.batches import BatchQuery
 from millwheel.worker.dedup.known_sequencers import SequencerMap, group_of_life, life_span
 from millwheel.worker.dedup.opaque import OpaqueSource
-from millwheel.worker.dedup.positions import PositionRange, PositionSource
+from millwheel.worker.dedup.pieces import PositionPiece
+from millwheel.worker.dedup.positions import PositionSource
 from millwheel.worker.dedup.results import IdDelta
 from millwheel.worker.dedup.segments import SegmentCache
 
@@ -38,7 +39,7 @@ class Tables:
         """The sequence. An unknown one is created, with all keys admitted."""
         source = self.positions.get(name)
         if source is None:
-            source = self.positions[name] = PositionSource(name, self.interval, [PositionRange(self.interval)], set())
+            source = self.positions[name] = PositionSource(name, self.interval, [PositionPiece(self.interval)], set())
         return source
 
     def opaque_source(self, name: str) -> OpaqueSource:
@@ -101,6 +102,8 @@ class Tables:
             self.admit(sequence, origin)
         for sequence, positions in delta.positions:
             self.sequence(sequence).remember(positions)
+        for sequence, ranges in delta.ranges:
+            self.sequence(sequence).remember_ranges(ranges)
         for sequence, mark, unacked in delta.marks:
             self.sequence(sequence).state_mark(mark, unacked)
         for sequence in delta.retired:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from millwheel.rpc.columns import bytes_of
 from millwheel.worker.lookups import refusal
 from millwheel.worker.messages import Delivery, OwnerEffect
 
@@ -22,7 +23,7 @@ class EarlyDeliveries:
 
     def add(self, delivery: Delivery) -> list[OwnerEffect]:
         """Keep a delivery, or refuse it if there is no room."""
-        size = sum(map(len, delivery.values))
+        size = bytes_of(delivery.values)
         if self._bytes + size > self._limit_bytes or len(self._waiting) >= MAX_DELIVERIES:
             return [refusal(delivery, "the interval is being opened")]
         self._bytes += size

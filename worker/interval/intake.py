@@ -13,6 +13,8 @@ from typing import Any, Final
 from millwheel.model.page_keys import PAGE_BYTE
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.model.watermarks import MinTracker
+from millwheel.rpc.column_keys import ColumnKeys, key_list
+from millwheel.rpc.columns import RecordColumns, bytes_of, extremes_of
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.admission import DeliveryAdmission, column_problem
 from millwheel.worker.dedup import DeliveryVerdict
@@ -135,14 +137,17 @@ class IntervalIntake:
         stamps, values = delivery.timestamps, delivery.values
         whole = len(indexes) == len(stamps)
         fresh = stamps if whole else [stamps[index] for index in indexes]
-        held, newest = min(fresh), max(fresh)
+        held, newest = extremes_of(fresh)
         if newest > self.newest:
             self.newest = newest
-        size = sum(map(len, values)) if whole else sum(len(values[index]) for index in indexes)
-        if not whole:
+        if whole:
+            size = bytes_of(values)
+        else:
             # Values that are not admitted would stay in memory uncounted, so they are dropped. The list may be shared
             # with the sender, so it is replaced.
             delivery.values = without(values, frozenset(indexes))
+            delivery.keys = key_list(delivery.keys)
+            size = bytes_of(delivery.values)
         receipt = DeliveryReceipt(delivery, verdict, len(indexes), held, size, now)
         self.unfinished[receipt] = None
         self.pending.add(held, len(indexes))
@@ -172,7 +177,12 @@ class IntervalIntake:
         self.sample.note(delivery.keys, indexes)
         count = len(indexes)
         self.records -= count
-        self.bytes -= receipt.size if count == len(values) else sum(len(values[index]) for index in indexes)
+        if count == len(values):
+            self.bytes -= receipt.size
+        elif isinstance(values, RecordColumns):
+            self.bytes -= bytes_of(values, count)
+        else:
+            self.bytes -= sum(len(values[index]) for index in indexes)
         receipt.open -= count
         self.pending.remove(receipt.held, count)
         if receipt.open == 0:
@@ -293,12 +303,12 @@ class IntervalReceiver:
     def _problem(self, delivery: Delivery) -> str | None:
         """Why the records can never be accepted as they are. None: no problem."""
         keys, own = delivery.keys, self._setup.config.keys
-        if (problem := column_problem(delivery)) is not None:
+        if (problem := column_problem(delivery)) is not None or not keys:
             return problem
         # The lowest and the highest interval have a bound on one side only.
-        if keys and ((own.start and min(keys) < own.start) or (own.end is not None and max(keys) >= own.end)):
+        if (own.start and _least(keys) < own.start) or (own.end is not None and _greatest(keys) >= own.end):
             return f"keys outside the interval {own}: look up the interval map again"
-        if PAGE_BYTE in b"".join(keys):
+        if not (isinstance(keys, ColumnKeys) and keys.has_texts) and PAGE_BYTE in b"".join(keys):
             return "a key with the byte 0xFF: a key is text in UTF-8, which never has this byte"
         return None
 
@@ -330,3 +340,11 @@ class IntervalReceiver:
             received[3] += size
         receipt.excluded = excluded
         return receipt if receipt.held <= self._clocks.inputs.value else None
+
+
+def _least(keys: Sequence[bytes]) -> bytes:
+    return keys.extremes()[0] if isinstance(keys, ColumnKeys) else min(keys)
+
+
+def _greatest(keys: Sequence[bytes]) -> bytes:
+    return keys.extremes()[1] if isinstance(keys, ColumnKeys) else max(keys)

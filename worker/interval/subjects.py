@@ -5,6 +5,7 @@ They are computed when a report with changed values goes out. So each function e
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
@@ -87,7 +88,7 @@ def _record(state: IntervalState, value: int) -> str:
     for chunk in islice(state.intake.queue, _MAX_LOOKED_AT):
         if chunk.receipt.held == value:
             delivery = chunk.receipt.delivery
-            index = min(chunk.indexes[chunk.cursor :], key=delivery.timestamps.__getitem__)
+            index = _oldest(delivery.timestamps, chunk.indexes[chunk.cursor :], value)
             count = chunk.receipt.open
             together = (
                 f", one of {count:,} records that came together and hold it until all are done" if count > 1 else ""
@@ -99,10 +100,17 @@ def _record(state: IntervalState, value: int) -> str:
 def _production(state: IntervalState, value: int) -> str:
     for outbound in islice(state.outbox, _MAX_LOOKED_AT):
         if outbound.held == value:
-            index = min(outbound.indexes(), key=outbound.timestamps.__getitem__)
+            index = _oldest(outbound.timestamps, outbound.indexes(), value)
             key = _shown(outbound.keys[index])
             return f"key {key} of stream {outbound.stream!r} for consumer {outbound.consumer!r}"
     return ""
+
+
+def _oldest(timestamps: Sequence[int], indexes: Sequence[int], value: int) -> int:
+    """The first of some records with the least timestamp. ``value``: that of all records. Each report asks for it."""
+    if len(indexes) == len(timestamps):
+        return timestamps.index(value)
+    return min(indexes, key=timestamps.__getitem__)
 
 
 def _hold(state: IntervalState, value: int, timers: int) -> str:

@@ -8,6 +8,7 @@ from typing import Final
 
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.model.watermarks import InputWatermark, MinTracker
+from millwheel.rpc.column_keys import key_list
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.admission import DeliveryAdmission, column_problem
 from millwheel.worker.dedup import DeliveryVerdict
@@ -177,7 +178,10 @@ class LogReceiver:
         """Queue fresh records, in chunks that each fit into a segment."""
         assert verdict is not None, "a log always checks for duplicates"
         receipt = LogReceipt(delivery, excluded)
-        values, timestamps = delivery.values, delivery.timestamps
+        # A log stores the records of columns one by one.
+        values = delivery.values if isinstance(delivery.values, list) else list(delivery.values)
+        timestamps = delivery.timestamps if isinstance(delivery.timestamps, list) else list(delivery.timestamps)
+        delivery.values, delivery.keys = values, key_list(delivery.keys)
         whole = len(fresh) == len(values)
         if not whole:
             values, timestamps = [values[index] for index in fresh], [timestamps[index] for index in fresh]

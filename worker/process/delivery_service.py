@@ -10,8 +10,9 @@ from typing import Any, Final, Protocol
 from millwheel.model.deliveries import Sender
 from millwheel.model.incarnation import GroupId, is_injector
 from millwheel.model.outbound import OutstandingSendings, answer_kind
-from millwheel.rpc.deliveries import decode_delivery
-from millwheel.rpc.errors import answering
+from millwheel.rpc.columns import has_columns
+from millwheel.rpc.deliveries import decode_delivery, journal_of, record_count
+from millwheel.rpc.errors import abort, answering, as_request_error
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1.delivery_pb2_grpc import DeliveryServiceServicer
 from millwheel.worker.process.host import RunningInterval
@@ -47,14 +48,15 @@ class _StreamChannel:
         self._changed = asyncio.Event()
         self._outstanding = OutstandingSendings[int]()
         self._ended = False
+        self._error: Exception | None = None
 
     def taken(self, token: int, records: int) -> None:
         """A batch has arrived, and is outstanding until its last answer."""
         self._outstanding.add(token, records, token)
 
-    def ended(self) -> None:
-        """No more batches will come."""
-        self._ended = True
+    def ended(self, error: Exception | None = None) -> None:
+        """No more batches will come. ``error``: a batch was taken that will have no answer."""
+        self._ended, self._error = True, error
         self._changed.set()
 
     def reply(
@@ -71,8 +73,14 @@ class _StreamChannel:
         self._changed.set()
 
     async def next(self) -> wire.DeliverResponse | None:
-        """The next message. None when the sender has closed its side and every batch is answered."""
+        """The next message. None when the sender has closed its side and every batch is answered.
+
+        Raises:
+            Exception: The error of ``ended``.
+        """
         while not self._answers:
+            if self._error is not None:
+                raise self._error
             if self._ended and not self._outstanding:
                 return None
             self._changed.clear()
@@ -129,25 +137,37 @@ class DeliveryService(DeliveryServiceServicer):
             while (response := await channel.next()) is not None:
                 yield response
                 await asyncio.sleep(_PAUSE_SECONDS)
+        except Exception as error:
+            await abort(context, as_request_error(error))
         finally:
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
 
     async def _read(self, requests: AsyncIterator[wire.DeliverRequest], channel: _StreamChannel) -> None:
+        """Take what comes, until the sender has no more.
+
+        Invariant: a batch that is not answered waits at its interval. Who could break it: an error here. So such an
+        error ends the call, and the sender sends again on another one.
+        """
+        fault: Exception | None = None
         try:
             async for request in requests:
-                injected = self._quotas.buckets and is_injector(GroupId(request.sender.group))
-                if not injected or await self._within_quota(request, channel):
-                    self._take(request, channel)
+                try:
+                    injected = self._quotas.buckets and is_injector(GroupId(request.sender.group))
+                    if not injected or await self._within_quota(request, channel):
+                        self._take(request, channel)
+                except Exception as error:
+                    fault = error
+                    break
         finally:
-            channel.ended()
+            channel.ended(fault)
 
     async def _within_quota(self, request: wire.DeliverRequest, channel: _StreamChannel) -> bool:
         """Whether the interval's topology may take the records of an injector now. Otherwise they are refused.
 
         Invariant: each batch has an answer soon (G8). Who could break it: a connection that is not read for long.
         """
-        hosted, quotas, records = self._hosted.get(request.journal), self._quotas, len(request.keys)
+        hosted, quotas, records = self._hosted.get(journal_of(request)), self._quotas, record_count(request)
         if hosted is None:
             return True
         topology, now = hosted.topology, asyncio.get_running_loop().time
@@ -165,11 +185,15 @@ class DeliveryService(DeliveryServiceServicer):
         return True
 
     def _take(self, request: wire.DeliverRequest, channel: _StreamChannel) -> None:
-        channel.taken(request.token, len(request.keys))
-        hosted = self._hosted.get(request.journal)
+        channel.taken(request.token, record_count(request))
+        hosted = self._hosted.get(journal_of(request))
         if hosted is None:
-            message = f"this worker does not own journal {request.journal!r}"
+            message = f"this worker does not own journal {journal_of(request)!r}"
             channel.reply(request.token, wire.DELIVERY_OUTCOME_NOT_OWNER, (), message)
+            return
+        if request.HasField("columns") and not has_columns():
+            message = "records as columns need pyarrow at this worker: install MillWheel with the extra arrow there"
+            channel.reply(request.token, wire.DELIVERY_OUTCOME_NO_COLUMNS, (), message)
             return
         try:
             delivery = decode_delivery(request, channel)

@@ -124,7 +124,7 @@ class RecordAdmission:
         self.turns = SendTurns()
         self._session = session
         self._retries = KeyRetries(session, self.keying, named)
-        self._drain = drain
+        self.drain = drain
         self._strict = settings.strict_keys
 
     async def send(
@@ -143,7 +143,7 @@ class RecordAdmission:
         scope = self.ids.scope(ids, positions, partition, batch)
         fetches = self._session.follower.fetches.begun
         call = _SendCall(values, timestamps, ids, positions, scope, keys, encoded, fetches)
-        self._drain()
+        self.drain()
         start = 0
         if not self.turns.calls and self.keying.local(self._session.routing):
             start = await self._send_chunks(call, start, in_turn=False)
@@ -182,13 +182,13 @@ class RecordAdmission:
     async def _room_for(self, call: _SendCall, start: int, end: int) -> int:
         """Wait until some of these records may be accepted. Returns the index after the last of them."""
         while True:
-            await self._wait_for_room(max(call.timestamps[start:end]))
+            await self.wait_for_room(max(call.timestamps[start:end]))
             room = self._session.core.room()
             if end - start <= room:
                 return end
             end = start + max(1, room)
 
-    async def _wait_for_room(self, newest: int, count: int = 1) -> None:
+    async def wait_for_room(self, newest: int, count: int = 1) -> None:
         """Wait until records up to timestamp ``newest`` may be accepted: not idle, has room, not throttled.
 
         ``count``: how many of them are accepted together.
@@ -216,7 +216,7 @@ class RecordAdmission:
         Passes none if one has a wrong type and the caller lacks the turn, or if the first one must be checked again.
         """
         # Records that other tasks buffered while this one waited come first.
-        self._drain()
+        self.drain()
         data = self._encoded(call, start, end)
         refused = self.types.first_refused(data, self._session.routing)
         if refused is not None and not in_turn:
@@ -234,7 +234,7 @@ class RecordAdmission:
                 # The requests to workers took time, so the state may have changed meanwhile.
                 end = await self._room_for(call, start, end)
                 data = data[: end - start]
-        self._drain()
+        self.drain()
         columns = self._admit(call, start, data, found)
         self._session.step(columns)
         if call.ids is None and call.positions is None:
@@ -335,13 +335,13 @@ class RecordAdmission:
         call = _SendCall(values, timestamps, ids, None, scope, None, False, self._session.follower.fetches.begun)
         newest, routing = max(timestamps), None
         while routing is not self._session.routing or not self._takes(len(values), newest):
-            await self._wait_for_room(newest, len(values))
+            await self.wait_for_room(newest, len(values))
             routing = self._session.routing
             data = await self._encoded_together(call)
             found = {name: await self._whole_column(name, call, data) for name in routing.consumers}
         self._session.check()
         check()
-        self._drain()
+        self.drain()
         present = self._present(found)
         refused = self._first_refused(present, scope)
         if refused is not None:

@@ -130,6 +130,10 @@ class BlockingInjector:
             )
         )
 
+    def send_table(self, table: Any, *, timestamp: str, position: int | None = None, partition: str = "") -> None:
+        """See :meth:`Injector.send_table`."""
+        self._do(self._injector.send_table(table, timestamp=timestamp, position=position, partition=partition))
+
     def advance(self, watermark: Timestamp | int) -> None:
         """See :meth:`Injector.advance`."""
         self._do(self._injector.advance(watermark))

@@ -62,6 +62,7 @@ from millwheel.client.injector.unkeyed import UnkeyedRecords
 from millwheel.model.core_protocol import RisingValues, require
 from millwheel.model.outbound import AnswerKind, answer_kind
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.rpc.columns import RecordColumns, extremes_of
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.errors import UsageError
 
@@ -171,6 +172,8 @@ class InjectorCore:
         self._rerouting = Rerouting(self.outbound, self.unkeyed)
         self._positions: dict[IdScope, int] = {}
         """The last accepted position of each scope."""
+        self._gapless: dict[IdScope, int] = {}
+        """By scope: from this position to the last accepted one, a record was accepted at each."""
         self._alarm_at: int | None = None
         self._watermarks: dict[str, int] = {}
         self._rising = RisingValues()
@@ -353,10 +356,10 @@ class InjectorCore:
             return []
         if missing := self.routing.consumers.keys() - columns.keys.keys():
             raise UsageError(f"no keys given for the consumers {', '.join(sorted(missing))}")
-        oldest, newest = _extremes(columns.timestamps)
+        oldest, newest = _extremes(columns)
         if columns.scope.kind is IdKind.POSITION:
             self.check_positions(columns.scope, columns.ids)
-            self._positions[columns.scope] = columns.ids[-1]  # type: ignore[assignment]
+            self._note_positions(columns.scope, columns.ids)
         if oldest < self.publication.value:
             self.late += sum(timestamp < self.publication.value for timestamp in columns.timestamps)
         self.newest = max(self.newest, newest)
@@ -365,22 +368,33 @@ class InjectorCore:
         for name, consumer in self.routing.consumers.items():
             keys = columns.keys[name]
             if len(keys) == count and not (self.unkeyed.records and self.unkeyed.blocked(name, columns.scope)):
-                queues |= self.outbound.distribute(consumer, columns, keys, first, now)
+                gapless = self._gapless.get(columns.scope, 0)
+                queues |= self.outbound.distribute(consumer, columns, keys, first, now, gapless=gapless)
             else:
                 queues |= self._rerouting.accept_unkeyed(consumer, columns, keys, first, now)
         return self._pumped(queues, now)
 
+    def _note_positions(self, scope: IdScope, ids: Sequence[Any]) -> None:
+        before, first, last = self._positions.get(scope, -1), ids[0], ids[-1]
+        if last - first != len(ids) - 1:
+            self._gapless[scope] = last
+        elif first != before + 1 or scope not in self._gapless:
+            self._gapless[scope] = first
+        self._positions[scope] = last
+
     def check_positions(self, scope: IdScope, ids: Sequence[Any]) -> None:
         """Raise UsageError unless these positions rise and are above every accepted position of ``scope``."""
+        before = self._positions.get(scope, -1)
+        if isinstance(ids, range) and ids.step == 1 and before < ids.start and ids.stop <= 1 << 64:
+            return
         try:
             array("Q", ids)
         except (TypeError, OverflowError) as error:
             raise UsageError(f"positions of {scope.name!r} are whole numbers of 0 to 2^64 - 1: {error}") from error
-        last = self._positions.get(scope, -1)
-        if ids[0] <= last or not all(map(lt, ids, ids[1:])):
+        if ids[0] <= before or not all(map(lt, ids, ids[1:])):
             raise UsageError(
-                f"positions of {scope.name!r} must rise from record to record: {ids[0]} came after {last}"
-                if ids[0] <= last
+                f"positions of {scope.name!r} must rise from record to record: {ids[0]} came after {before}"
+                if ids[0] <= before
                 else f"positions of {scope.name!r} must rise from record to record"
             )
 
@@ -389,6 +403,7 @@ class InjectorCore:
         if self.routing is not None and routing.revision < self.routing.revision:
             return []
         self.routing = routing
+        self.outbound.ranges = routing.position_ranges
         left = self._rerouting.left_behind(routing, self.accepted)
         if left is not None:
             self.failed = self.failed or RecordsLeftError(self.stream, left)
@@ -416,6 +431,8 @@ class InjectorCore:
                 self.known += before - self.outbound.records
         elif kind is AnswerKind.FULL or kind is AnswerKind.REFUSED:
             self.refused[outcome] += 1
+            if outcome == DeliveryOutcome.DELIVERY_OUTCOME_NO_COLUMNS:
+                self.outbound.without_columns.add(sending.address)
             self.outbound.refused(sending, kind, indexes, now)
         elif kind is AnswerKind.SUPERSEDED:
             self.failed = InjectorSupersededError(self.stream, self.process, message or "a worker knows of it")
@@ -454,17 +471,20 @@ class InjectorCore:
         return out
 
 
-def _extremes(timestamps: Sequence[int]) -> tuple[int, int]:
+def _extremes(columns: Columns) -> tuple[int, int]:
     """The least and the largest timestamp, in microseconds.
 
     Raises:
         UsageError: A timestamp is not an integer, does not fit into 64 bits, or is an infinity.
     """
-    try:
-        whole = array("q", timestamps)
-    except (TypeError, OverflowError) as error:
-        raise UsageError(f"a record's timestamp is a whole number of microseconds: {error}") from error
-    oldest, newest = min(whole), max(whole)
+    if isinstance(columns.values, RecordColumns):
+        oldest, newest = extremes_of(columns.values.timestamps)
+    else:
+        try:
+            whole = array("q", columns.timestamps)
+        except (TypeError, OverflowError) as error:
+            raise UsageError(f"a record's timestamp is a whole number of microseconds: {error}") from error
+        oldest, newest = min(whole), max(whole)
     if oldest <= MIN_TIMESTAMP or newest >= MAX_TIMESTAMP:
         raise UsageError("a record's timestamp is a time in microseconds, not an infinity")
     return oldest, newest

@@ -79,7 +79,7 @@ class SenderIdentity:
 def _ids(send: SendBatch) -> DeliveryIds:
     scope = send.scope
     if scope.kind is IdKind.POSITION:
-        return PositionIds(scope.name, send.mark, send.ids, send.unacked)
+        return PositionIds(scope.name, send.mark, send.ids, send.unacked, send.complete)
     return OpaqueIds(send.ids) if scope.kind is IdKind.OPAQUE else BatchIds(scope.name, scope.batch, send.ids)
 
 

@@ -91,6 +91,10 @@ class RecordEncoder:
         """The encoder of single values in the stream's format. It does not check their size."""
         return self._encode or self._by_format(form)
 
+    def rows(self, values: Sequence[Mapping[str, Any]]) -> list[bytes]:
+        """Encode the rows of a table: maps in MessagePack. Errors are those of :meth:`encode`."""
+        return self.check([self._encode_any(value) for value in values])
+
     def check(self, encoded: Sequence[bytes]) -> list[bytes]:
         """Return ``encoded`` as a list. ValueEncodeError or TooLargeError if a value is not bytes or too large."""
         try:

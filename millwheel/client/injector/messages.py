@@ -251,7 +251,8 @@ class SendBatch:
     """One delivery attempt of a batch to one interval. The answer carries ``token``. The lists must not be modified.
 
     ``waited``: how long its oldest record has waited so far, in microseconds. ``span``: how much later the newest one
-    was accepted; 0 for a part of a batch.
+    was accepted; 0 for a part of a batch. ``complete``: as in
+    :class:`PositionIds <millwheel.model.deliveries.PositionIds>`.
     """
 
     address: str
@@ -268,6 +269,7 @@ class SendBatch:
     unacked: Sequence[int] = ()
     waited: int = 0
     span: int = 0
+    complete: bool = False
 
 
 class Published(NamedTuple):

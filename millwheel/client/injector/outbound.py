@@ -16,18 +16,24 @@ from itertools import repeat
 from operator import attrgetter, itemgetter
 from typing import Any, Final
 
+from millwheel.client.injector.dividing import divided
 from millwheel.client.injector.ids import IdKind, IdScope
 from millwheel.client.injector.messages import Columns, Limits, SendBatch
 from millwheel.client.injector.routing import ConsumerRouting, Route
+from millwheel.model.deliveries import MOST_BETWEEN
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.outbound import AnswerKind, OutboundBatch, OutboundSending, UnackedBatches
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.model.watermarks import MinTracker
+from millwheel.rpc.column_keys import ColumnKeys
+from millwheel.rpc.columns import RecordColumns, bytes_of, extremes_of
 
 __all__ = ["InjectedBatch", "InjectedSending", "OutboundQueue", "OutboundQueues", "earlier"]
 
 _MAX_HOLES: Final = 64
 """The most un-ACKed positions that an ACK mark may pass. They are listed in every message."""
+_NEVER: Final = 1 << 64
+"""Above all positions."""
 
 
 class InjectedBatch(OutboundBatch):
@@ -36,16 +42,22 @@ class InjectedBatch(OutboundBatch):
     ``unsent``: the indexes of un-ACKed records that have to be sent, perhaps again; None means all. ``first``: a lower
     bound on the numbers of the batch's records in the order of acceptance. ``since`` and ``latest``: when the
     oldest and the newest one were accepted.
+
+    ``gapless``: from this position to the batch's last one, the process has accepted a record at each position, and has
+    put those for this interval into this batch.
     """
 
-    __slots__ = ("copies", "first", "ids", "latest", "queue", "resume_at", "sendings", "since", "tries", "unsent")
+    __slots__ = (
+        "copies", "first", "gapless", "ids", "latest", "queue", "resume_at", "sendings", "since", "tries", "unsent",
+    )  # fmt: skip
 
     def __init__(self, queue: OutboundQueue, first: int, accepted: tuple[int, int]) -> None:
         super().__init__()
         self.queue = queue
         self.first = first
         self.since, self.latest = accepted
-        self.ids: list[Any] = []
+        self.ids: Any = []
+        self.gapless = 0
         self.unsent: set[int] | None = None
         self.sendings: list[InjectedSending] = []
         self.tries = self.copies = 0
@@ -64,6 +76,23 @@ class InjectedBatch(OutboundBatch):
         self.timestamps += timestamps
         self.ids += ids
         self.bytes += size
+
+    def make_rows(self) -> None:
+        """Encode each record by itself, if they are columns."""
+        if isinstance(self.values, RecordColumns):
+            self.keys, self.values, self.timestamps = list(self.keys), list(self.values), list(self.timestamps)
+
+    def complete(self, sent: list[int] | None) -> bool:
+        """Whether every record of its sequence between the first and the last one of ``sent`` that is due to the
+        interval is among these or ACKed, and the process has accepted a record at each position between.
+
+        Only of whole batches: what is sent again in part, and what has moved from another interval, is given singly. So
+        is a batch that was filled while the others took 2^32 records: a receiver refuses positions that far apart.
+        """
+        if self.queue.scope.kind is not IdKind.POSITION:
+            return False
+        first, last = self.ids[0], self.ids[-1]
+        return sent is None and self.gapless <= first and last - first < MOST_BETWEEN
 
     def take_unsent(self) -> list[int] | None:
         """Return the indexes of the unsent records, and mark all records as sent. None means the complete batch."""
@@ -156,6 +185,8 @@ class OutboundQueue:
 class OutboundQueues:
     """All outbound queues and their sendings: it fills batches, sends them and takes ACKs.
 
+    It has many attributes: each is a bound, a total, or an index of the batches and attempts.
+
     Invariant: ``_unacked`` and ``_numbers`` have one entry for each sealed batch that is not completely ACKed.
     Invariant: ``_busy`` contains every queue that has a batch to send or a batch that is being filled.
     Invariant: an attempt is in ``_sendings``, in its batch's list and in its address's list, or in none of them.
@@ -166,6 +197,10 @@ class OutboundQueues:
         """``waits``: how long a batch may be without an answer, by its copies so far, in microseconds."""
         self.watermark: int = MIN_TIMESTAMP
         """The published watermark, in microseconds. Each delivery carries it."""
+        self.ranges = False
+        """Whether receivers take deliveries with complete positions."""
+        self.without_columns: set[str] = set()
+        """The addresses whose workers have answered that they read no columns."""
         self.resent = 0
         """Records of repeated delivery attempts so far."""
         self._unacked = UnackedBatches[InjectedBatch]()
@@ -236,23 +271,33 @@ class OutboundQueues:
         first: int,
         now: int,
         accepted: tuple[int, int] | None = None,
+        gapless: int = _NEVER,
     ) -> dict[OutboundQueue, None]:
         """Append records to the queues of their keys' intervals. Returns those queues.
 
         ``keys``: the records' keys at ``consumer``. ``first``: a lower bound on the records' numbers. ``accepted``:
-        when the oldest and the newest one were accepted. None: now.
+        when the oldest and the newest one were accepted. None: now. ``gapless``: the process has accepted a record at
+        each position from this one to the last of these, and none of them goes to this consumer later or has gone to
+        other queues than of these intervals. By default this is not stated of any position.
         """
         accepted = accepted or (now, now)
         queues: dict[OutboundQueue, None] = {}
+        if isinstance(keys, ColumnKeys) and isinstance(columns.values, RecordColumns):
+            for at, part, part_ids in divided(keys.records, consumer.starts, columns.ids):
+                queue = self._queue(consumer.incarnation, columns.scope, consumer.routes[at])
+                self._put(queue, part, part_ids, first, now, accepted, gapless)
+                queues[queue] = None
+            return queues
         for at, picks in _by_interval(consumer.starts, keys):
             queue = self._queue(consumer.incarnation, columns.scope, consumer.routes[at])
             values, timestamps, ids = columns.values, columns.timestamps, columns.ids
             if picks is None:
-                self._fill(queue, keys, values, timestamps, ids, first, now, accepted)
+                self._fill(queue, keys, values, timestamps, ids, first, now, accepted, gapless)
             else:
                 # One call for each column, however many records it has.
                 pick = itemgetter(*picks) if len(picks) > 1 else itemgetter(slice(picks[0], picks[0] + 1))
-                self._fill(queue, pick(keys), pick(values), pick(timestamps), pick(ids), first, now, accepted)
+                some = pick(keys), pick(values), pick(timestamps), pick(ids)
+                self._fill(queue, *some, first, now, accepted, gapless)
             queues[queue] = None
         return queues
 
@@ -266,6 +311,7 @@ class OutboundQueues:
         first: int,
         now: int,
         accepted: tuple[int, int],
+        gapless: int,
     ) -> None:
         """Append records to the queue's batches, in order."""
         limits, at, count = self._limits, 0, len(keys)
@@ -274,6 +320,7 @@ class OutboundQueues:
             if batch is None:
                 batch = self._open(queue, first, now, accepted)
             batch.since, batch.latest = min(batch.since, accepted[0]), max(batch.latest, accepted[1])
+            batch.gapless = max(batch.gapless, gapless)
             take = min(count - at, limits.batch_records - len(batch.keys))
             size = sum(map(len, values[at : at + take]))
             while batch.bytes + size > limits.batch_bytes and take > 1:
@@ -292,6 +339,22 @@ class OutboundQueues:
             at += take
             if len(batch.keys) >= limits.batch_records or batch.bytes >= limits.batch_bytes:
                 self._seal(queue)
+
+    def _put(
+        self, queue: OutboundQueue, values: RecordColumns, ids: Sequence[Any], first: int, now: int,
+        accepted: tuple[int, int], gapless: int,
+    ) -> None:  # fmt: skip
+        """Append records as columns: a batch of their own."""
+        if queue.filling is not None:
+            self._seal(queue)
+        batch = self._open(queue, first, now, accepted)
+        batch.gapless = gapless
+        batch.keys, batch.values, batch.timestamps, batch.ids = values.keys(), values, values.timestamps, ids
+        batch.bytes = bytes_of(values)
+        batch.held, _ = extremes_of(values.timestamps)
+        self._filled_records += len(values)
+        self._filled_bytes += batch.bytes
+        self._seal(queue)
 
     def _open(self, queue: OutboundQueue, first: int, now: int, accepted: tuple[int, int]) -> InjectedBatch:
         batch = queue.filling = InjectedBatch(queue, first, accepted)
@@ -383,6 +446,8 @@ class OutboundQueues:
         indexes = batch.take_unsent()
         if indexes is not None and not indexes:
             return []
+        if queue.route.address in self.without_columns:
+            batch.make_rows()
         token = self._next_token
         self._next_token += 1
         sending = self._sendings[token] = InjectedSending(token, batch, queue.route.address, indexes)
@@ -400,7 +465,7 @@ class OutboundQueues:
         send = SendBatch(
             sending.address, token, queue.consumer, queue.route.journal, queue.scope, keys, values, timestamps, ids,
             self.watermark, *queue.mark(), max(0, now - batch.since),
-            batch.latest - batch.since if indexes is None else 0,
+            batch.latest - batch.since if indexes is None else 0, self.ranges and batch.complete(indexes),
         )  # fmt: skip
         return [send]
 

@@ -18,6 +18,7 @@ from millwheel.client.injector.messages import EndDeclared, IdleDeclared
 from millwheel.client.injector.session import InjectorSession
 from millwheel.client.injector.settings import InjectorSettings
 from millwheel.client.injector.stalls import StallMonitor
+from millwheel.client.injector.tables import TableAdmission
 from millwheel.client.injector.traced import TracedIntake, TracedSession
 from millwheel.client.injector.unacked import unacked_records
 from millwheel.client.measured import INJECTORS
@@ -91,6 +92,7 @@ class InjectorProcess(ABC):
         self._admission = RecordAdmission(
             self._session, self._ids, self._topology, settings, self._monitor.named, self._drain
         )
+        self._tables = TableAdmission(self._session, self._admission, settings)
         self._intake = _intake_for(self._session, self._admission, self._times)
 
     # Life cycle.

@@ -78,6 +78,7 @@ class ResendingQueues(OutboundQueues):
         for token in list(tokens):
             self._bring_back(self._sendings[token])
         self._links[address] = None
+        self.without_columns.discard(address)  # the next process there may read them
 
     def recall(self, queue: OutboundQueue) -> None:
         """Send all batches in flight again at once, because the interval has another owner."""

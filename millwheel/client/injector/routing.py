@@ -82,6 +82,10 @@ class StreamRouting:
     """The name within which users' ids are hashed. It belongs to ``consumers``: they know other hashes of no record."""
     id_slack: int = 0
     """How long users' ids are kept after the stream's low watermark has passed their records, in microseconds."""
+    position_ranges: bool = False
+    """Whether all receivers take deliveries with complete positions."""
+    column_batches: bool = False
+    """Whether all receivers understand records as columns. Each may still answer that it reads none."""
 
     @property
     def log_only(self) -> bool:

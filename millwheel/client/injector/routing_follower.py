@@ -178,6 +178,8 @@ def routing_from_wire(message: control_pb2.WatchRoutingResponse) -> StreamRoutin
         tuple(message.schemas),
         message.id_stream or message.stream.name,
         message.stream.id_slack_us,
+        message.position_ranges,
+        message.column_batches,
     )
 
 

@@ -773,6 +773,8 @@ class WatchRoutingResponse(_message.Message):
     MORE_FIELD_NUMBER: _builtins.int
     SCHEMAS_FIELD_NUMBER: _builtins.int
     ID_STREAM_FIELD_NUMBER: _builtins.int
+    POSITION_RANGES_FIELD_NUMBER: _builtins.int
+    COLUMN_BATCHES_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     draining: _builtins.bool
     """Whether every topology that consumes the stream's injected records is draining or has ended. An injector then sends
@@ -783,6 +785,12 @@ class WatchRoutingResponse(_message.Message):
     id_stream: _builtins.str
     """The name within which the users' ids of the stream's records are hashed. Empty: the stream's name. It belongs to the
     consumers of this response: what was hashed within another name must not be sent to them.
+    """
+    position_ranges: _builtins.bool
+    """Whether all receivers take deliveries with complete positions (PositionIds.complete), by the cluster's format."""
+    column_batches: _builtins.bool
+    """Whether all receivers understand DeliverRequest.columns, by the cluster's format. Each may still answer that it reads
+    none.
     """
     @_builtins.property
     def stream(self) -> _topology_pb2.StreamSpec: ...
@@ -814,10 +822,12 @@ class WatchRoutingResponse(_message.Message):
         more: _builtins.bool = ...,
         schemas: _abc.Iterable[_topology_pb2.RecordSchema] | None = ...,
         id_stream: _builtins.str = ...,
+        position_ranges: _builtins.bool = ...,
+        column_batches: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["authority", b"authority", "stream", b"stream"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["authority", b"authority", "consumers", b"consumers", "draining", b"draining", "id_stream", b"id_stream", "more", b"more", "paused", b"paused", "revision", b"revision", "schemas", b"schemas", "stream", b"stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authority", b"authority", "column_batches", b"column_batches", "consumers", b"consumers", "draining", b"draining", "id_stream", b"id_stream", "more", b"more", "paused", b"paused", "position_ranges", b"position_ranges", "revision", b"revision", "schemas", b"schemas", "stream", b"stream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -46,6 +46,8 @@ class _DeliveryOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Deliv
     """The receiver has not accepted the batch's predecessor (DeliveryOrder.after). The sender sends all batches that are
     not ACKed again, the oldest first.
     """
+    DELIVERY_OUTCOME_NO_COLUMNS: _DeliveryOutcome.ValueType  # 7
+    """This worker reads no columns: a library is missing there. The sender sends the records as keys, values and timestamps."""
 
 class DeliveryOutcome(_DeliveryOutcome, metaclass=_DeliveryOutcomeEnumTypeWrapper): ...
 
@@ -68,6 +70,8 @@ DELIVERY_OUTCOME_OUT_OF_ORDER: DeliveryOutcome.ValueType  # 6
 """The receiver has not accepted the batch's predecessor (DeliveryOrder.after). The sender sends all batches that are
 not ACKed again, the oldest first.
 """
+DELIVERY_OUTCOME_NO_COLUMNS: DeliveryOutcome.ValueType  # 7
+"""This worker reads no columns: a library is missing there. The sender sends the records as keys, values and timestamps."""
 Global___DeliveryOutcome: _TypeAlias = DeliveryOutcome  # noqa: Y015
 
 class _RecordFault:
@@ -112,6 +116,8 @@ class DeliverRequest(_message.Message):
     TRACES_FIELD_NUMBER: _builtins.int
     WAITED_US_FIELD_NUMBER: _builtins.int
     WAITED_SPAN_US_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
+    NEWER_JOURNAL_FIELD_NUMBER: _builtins.int
     token: _builtins.int
     """The sender's number for this batch on this call. The ACK contains it."""
     consumer: _IncarnationId
@@ -126,6 +132,10 @@ class DeliverRequest(_message.Message):
     """How much later than the oldest of these records the sender had the newest one, in microseconds. The records stand in
     the order of their acceptance, so an owner can say how long those that are left have waited. 0: all came at once, or
     the sender does not say. No decision depends on it.
+    """
+    newer_journal: _builtins.str
+    """Instead of journal, if an earlier version would misread the request: with columns, or PositionIds.first. It knows no
+    such field, so it answers NOT_OWNER, and the sender sends again.
     """
     @_builtins.property
     def sender(self) -> Global___Sender: ...
@@ -153,6 +163,10 @@ class DeliverRequest(_message.Message):
     def traces(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.RecordTrace]:
         """The traces of sampled records, which are few. No decision depends on them."""
 
+    @_builtins.property
+    def columns(self) -> Global___RecordColumns:
+        """Instead of keys, values and timestamps_us. It is sent only if WatchRoutingResponse.column_batches is."""
+
     def __init__(
         self,
         *,
@@ -171,16 +185,58 @@ class DeliverRequest(_message.Message):
         traces: _abc.Iterable[_common_pb2.RecordTrace] | None = ...,
         waited_us: _builtins.int = ...,
         waited_span_us: _builtins.int = ...,
+        columns: Global___RecordColumns | None = ...,
+        newer_journal: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "ids", b"ids", "opaque", b"opaque", "order", b"order", "positions", b"positions", "sender", b"sender"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "columns", b"columns", "ids", b"ids", "opaque", b"opaque", "order", b"order", "positions", b"positions", "sender", b"sender"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "consumer", b"consumer", "ids", b"ids", "journal", b"journal", "keys", b"keys", "opaque", b"opaque", "order", b"order", "positions", b"positions", "sender", b"sender", "stream", b"stream", "timestamps_us", b"timestamps_us", "token", b"token", "traces", b"traces", "values", b"values", "waited_span_us", b"waited_span_us", "waited_us", b"waited_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "columns", b"columns", "consumer", b"consumer", "ids", b"ids", "journal", b"journal", "keys", b"keys", "newer_journal", b"newer_journal", "opaque", b"opaque", "order", b"order", "positions", b"positions", "sender", b"sender", "stream", b"stream", "timestamps_us", b"timestamps_us", "token", b"token", "traces", b"traces", "values", b"values", "waited_span_us", b"waited_span_us", "waited_us", b"waited_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_ids: _TypeAlias = _typing.Literal["positions", "opaque", "batch"]  # noqa: Y015
     _WhichOneofArgType_ids: _TypeAlias = _typing.Literal["ids", b"ids"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_ids) -> _WhichOneofReturnType_ids | None: ...
 
 Global___DeliverRequest: _TypeAlias = DeliverRequest  # noqa: Y015
+
+@_typing.final
+class RecordColumns(_message.Message):
+    """Records as columns of Arrow. The value of a record is a MessagePack map from the columns' names to its values."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCHEMA_FIELD_NUMBER: _builtins.int
+    BUFFERS_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    TIMESTAMPS_US_FIELD_NUMBER: _builtins.int
+    schema: _builtins.bytes
+    """The message of Arrow's IPC format that has the schema. Columns are of the types bool, int64, float64, string and
+    binary, and no value is null.
+    """
+    key: _builtins.str
+    """The column of the keys. Empty: all keys are empty."""
+    timestamps_us: _builtins.bytes
+    """64-bit integers, little-endian, one for each record."""
+    @_builtins.property
+    def buffers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """The buffers of the columns, in their order, without those of validity: one of values, and for texts and bytes one
+        of offsets before it.
+        """
+
+    def __init__(
+        self,
+        *,
+        schema: _builtins.bytes = ...,
+        buffers: _abc.Iterable[_builtins.bytes] | None = ...,
+        key: _builtins.str = ...,
+        timestamps_us: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buffers", b"buffers", "key", b"key", "schema", b"schema", "timestamps_us", b"timestamps_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordColumns: _TypeAlias = RecordColumns  # noqa: Y015
 
 @_typing.final
 class DeliveryOrder(_message.Message):
@@ -288,10 +344,19 @@ class PositionIds(_message.Message):
     MARK_FIELD_NUMBER: _builtins.int
     POSITIONS_FIELD_NUMBER: _builtins.int
     UNACKED_FIELD_NUMBER: _builtins.int
+    COMPLETE_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
     sequence: _builtins.str
     """The name of the sequence: a journal, or an injector's source partition."""
     mark: _builtins.int
     """Every record of the sequence below this position for the receiving key range is ACKed, except those in unacked."""
+    complete: _builtins.bool
+    """Whether the positions rise, and every record of the sequence from the first one to the last one that is due to the
+    receiving interval is among them, or ACKed. The sender has a record at each position between. It is stated only if
+    WatchRoutingResponse.position_ranges is.
+    """
+    first: _builtins.int
+    """If complete, instead of positions that follow one another: the first one. There are as many as keys."""
     @_builtins.property
     def positions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -305,12 +370,16 @@ class PositionIds(_message.Message):
         mark: _builtins.int = ...,
         positions: _abc.Iterable[_builtins.int] | None = ...,
         unacked: _abc.Iterable[_builtins.int] | None = ...,
+        complete: _builtins.bool = ...,
+        first: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_first", b"_first", "first", b"first"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["mark", b"mark", "positions", b"positions", "sequence", b"sequence", "unacked", b"unacked"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first", b"_first", "complete", b"complete", "first", b"first", "mark", b"mark", "positions", b"positions", "sequence", b"sequence", "unacked", b"unacked"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__first: _TypeAlias = _typing.Literal["first"]  # noqa: Y015
+    _WhichOneofArgType__first: _TypeAlias = _typing.Literal["_first", b"_first"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__first) -> _WhichOneofReturnType__first | None: ...
 
 Global___PositionIds: _TypeAlias = PositionIds  # noqa: Y015
 

@@ -64,9 +64,19 @@ class Owner:
         self.own.next = self.next = position + 1
 
     def copy(
-        self, sequence: Sequence, receiver_at: bytes, receivers: Receivers, positions: list[int], holes: bool
+        self,
+        sequence: Sequence,
+        receiver_at: bytes,
+        receivers: Receivers,
+        positions: list[int],
+        holes: bool,
+        complete: bool = False,
     ) -> Copy:
-        """Deliver those of ``positions`` that the receiver of that key owns, with a true mark."""
+        """Deliver those of ``positions`` that the receiver of that key owns, with a true mark.
+
+        ``complete``: with all others between them that have no ACK. Another owner may hold some of a parent's, so only
+        the owner's own productions are complete.
+        """
         receiver = receivers.owner(receiver_at)
         due = {p: o for p, o in self.outbox[sequence].items() if o.record.key in receiver.interval}
         mark = 0
@@ -75,6 +85,9 @@ class Owner:
             mark = self.next if holes else min(due, default=self.next)
             unacked = tuple(due) if holes else ()
         sent = [p for p in positions if p in due]
+        if complete := complete and bool(sent) and sequence is self.own:
+            sent = sorted(p for p in due if sent[0] <= p <= sent[-1])
+            receivers.model.reached["complete"] += 1
 
         def acked(record: Record) -> None:
             if self.outbox[sequence].pop(record.identity[1], None) is not None:
@@ -82,7 +95,7 @@ class Owner:
 
         return Copy(
             receiver.journal,
-            PositionIds(sequence.name, mark, sent, unacked),
+            PositionIds(sequence.name, mark, sent, unacked, complete),
             [due[p].record for p in sent],
             Sender(self.own.name, self.number, self.keys, "sender.1"),
             acked,
@@ -170,26 +183,26 @@ class PositionsModel(ReceiverRules):
             owner = next(o for o in self.senders.owners if producer in o.keys)
             owner.produce(gap, bytes([97 + (key[0] + producer[0]) % 8]), producer)
 
-    @rule(at=some, key=keys, bits=subset, holes=st.booleans(), arrives=st.booleans())
-    def owner_sends(self, at: int, key: bytes, bits: int, holes: bool, arrives: bool) -> None:
-        self._send(self.owner(at), key, bits, holes, arrives)
+    @rule(at=some, key=keys, bits=subset, holes=st.booleans(), complete=st.booleans(), arrives=st.booleans())
+    def owner_sends(self, at: int, key: bytes, bits: int, holes: bool, complete: bool, arrives: bool) -> None:
+        self._send(self.owner(at), key, bits, holes, complete, arrives)
 
-    @rule(at=some, key=keys, bits=subset, holes=st.booleans())
-    def zombie_sends(self, at: int, key: bytes, bits: int, holes: bool) -> None:
+    @rule(at=some, key=keys, bits=subset, holes=st.booleans(), complete=st.booleans())
+    def zombie_sends(self, at: int, key: bytes, bits: int, holes: bool, complete: bool) -> None:
         if self.senders.zombies:
-            self._send(self.senders.zombies[-1 - at % len(self.senders.zombies)], key, bits, holes, True)
+            self._send(self.senders.zombies[-1 - at % len(self.senders.zombies)], key, bits, holes, complete, True)
 
-    def _send(self, owner: Owner, key: bytes, bits: int, holes: bool, arrives: bool) -> None:
+    def _send(self, owner: Owner, key: bytes, bits: int, holes: bool, complete: bool, arrives: bool) -> None:
         for sequence in owner.outbox:
             positions = chosen(list(owner.outbox[sequence]), bits)
-            self.send(owner.copy(sequence, key, self.receivers, positions, holes), arrives)
+            self.send(owner.copy(sequence, key, self.receivers, positions, holes, complete), arrives)
 
-    @rule(bits=subset, holes=st.booleans(), deaf=st.booleans())
-    def work_flows(self, bits: int, holes: bool, deaf: bool) -> None:
+    @rule(bits=subset, holes=st.booleans(), complete=st.booleans(), deaf=st.booleans())
+    def work_flows(self, bits: int, holes: bool, complete: bool, deaf: bool) -> None:
         """The usual steps: owners send their outboxes to every receiver, which commits and ACKs."""
         for owner in self.senders.owners:
             for receiver in self.receivers.all:
-                self._send(owner, receiver.interval.start, bits, holes, True)
+                self._send(owner, receiver.interval.start, bits, holes, complete, True)
         self.everything_commits(deaf)
 
     @rule(at=some)

@@ -44,6 +44,7 @@ def _some_keys(chance: random.Random) -> list[bytes]:
 
 _SOME = _number(0, 7)
 _BITS = _number(1, 255)
+_FLAGS = {"holes": _flag(0.5), "complete": _flag(0.5)}
 
 RECEIVERS: Rules = [
     (12, "old_copy_arrives", {"at": lambda chance: int(chance.expovariate(0.05))}),
@@ -58,9 +59,9 @@ RECEIVERS: Rules = [
 ]
 POSITIONS: Rules = [
     (10, "produce", {"at": _SOME, "gap": _number(0, 2), "key": _key, "producers": _some_keys}),
-    (10, "owner_sends", {"at": _SOME, "key": _key, "bits": _BITS, "holes": _flag(0.5), "arrives": _flag(0.7)}),
-    (5, "zombie_sends", {"at": _SOME, "key": _key, "bits": _BITS, "holes": _flag(0.5)}),
-    (6, "work_flows", {"bits": _BITS, "holes": _flag(0.5), "deaf": _flag(0.3)}),
+    (10, "owner_sends", {"at": _SOME, "key": _key, "bits": _BITS, **_FLAGS, "arrives": _flag(0.7)}),
+    (5, "zombie_sends", {"at": _SOME, "key": _key, "bits": _BITS, **_FLAGS}),
+    (6, "work_flows", {"bits": _BITS, **_FLAGS, "deaf": _flag(0.3)}),
     (5, "owner_writes_acks", {"at": _SOME}),
     (2, "sender_crashes", {"at": _SOME}),
     (1, "sender_splits", {"at": _SOME, "key": _key}),
@@ -88,7 +89,7 @@ BATCHES: Rules = [
     (5, "old_batch_is_replayed", {"old": _number(1, 5), "bits": _BITS}),
 ]
 MODELS: dict[str, tuple[type[ReceiverRules], Rules, tuple[str, ...]]] = {
-    "positions": (PositionsModel, POSITIONS, (*COMMON, "UNKNOWN_SEQUENCE", "REFUSED_SEQUENCER")),
+    "positions": (PositionsModel, POSITIONS, (*COMMON, "UNKNOWN_SEQUENCE", "REFUSED_SEQUENCER", "complete")),
     "opaque": (
         OpaqueModel,
         OPAQUE,

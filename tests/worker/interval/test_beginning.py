@@ -143,7 +143,7 @@ def read(driver: IntervalDriver) -> dict[int, list[int]]:
     driver.commit_all()
     found: dict[int, list[int]] = {}
     for send in driver.take(SendDelivery):
-        times = send.delivery.timestamps
+        times = list(send.delivery.timestamps)
         for first in range(0, len(times), 2):
             found[times[first]] = times[first : first + 2]
         TOKENS[times[0]] = send.delivery.token

@@ -12,6 +12,8 @@ import millwheel as mw
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import MAX_TIMESTAMP, Timestamp
 from millwheel.worker.dedup import OpaqueIds, PositionIds
+from millwheel.worker.interval.outbox import flows
+from millwheel.worker.interval.outbox import outbox as outboxes
 from millwheel.worker.interval.outbox.flows import INDEX_BITS
 from millwheel.worker.interval.outbox.outbox import Outbox
 from millwheel.worker.messages import (
@@ -403,3 +405,52 @@ def test_positions_are_stated_with_what_is_not_acked() -> None:
     ids = send.delivery.ids
     assert isinstance(ids, PositionIds)
     assert (ids.mark, list(ids.positions), list(ids.unacked)) == (1 << INDEX_BITS, [1 << INDEX_BITS], [])
+
+
+rows_of_a_log = st.lists(
+    st.tuples(
+        st.integers(0, 1).map(lambda commit: commit << INDEX_BITS),
+        st.sampled_from(["s", "s", "s", "t"]),
+        st.binary(max_size=3),
+        st.sampled_from([((IncarnationId("log.1"), b""),)] * 6 + [((IncarnationId("c.1"), b"k"),), ()]),
+    ),
+    max_size=30,
+)
+
+
+@given(rows_of_a_log, st.integers(0, 29), st.sampled_from(["", "c.1.j4"]), st.sampled_from([b"", bytes(16)]))
+def test_productions_for_one_log_are_grouped_like_all_others(
+    made: list[Any], alike: int, sequence: str, opaque: bytes
+) -> None:
+    """``alike``: so many of the last ones are as the first one."""
+    made = [made[0] if at >= len(made) - alike else one for at, one in enumerate(made)]
+    given_rows = [
+        (commit + at, b"%d" % at, stream, value, at, targets, opaque)
+        for at, (commit, stream, value, targets) in enumerate(sorted(made, key=lambda one: one[0]))
+    ]
+
+    def batches(least: int) -> list[Any]:
+        with pytest.MonkeyPatch.context() as patches:
+            patches.setattr(outboxes, "MIN_ALIKE", least)
+            for module in (outboxes, flows):
+                patches.setattr(module, "MAX_BATCH_RECORDS", 7)
+                patches.setattr(module, "MAX_BATCH_BYTES", 18)
+            outbox = Outbox(lambda consumer, key: f"{consumer}.j")
+            return [
+                (one.token, one.consumer, one.stream, one.journal, one.bytes, one.age, list(outbox.rows_of(one)))
+                for part in (given_rows[:20], given_rows[20:])
+                for one in outbox.add(part, sequence)
+            ]
+
+    assert batches(2) == batches(1_000)
+
+
+@pytest.mark.parametrize("other", ["target", "stream", "two targets"])
+def test_one_production_among_others_reaches_its_own_target(other: str) -> None:
+    log, another = (IncarnationId("log.1"), b""), (IncarnationId("c.1"), b"k")
+    made: list[Any] = [(at, b"k", "s", b"v", at, (log,), b"") for at in range(20)]
+    made[7] = (7, b"k", "t" if other == "stream" else "s", b"v", 7,
+               {"target": (another,), "stream": (log,), "two targets": (log, another)}[other], b"")  # fmt: skip
+    outbox = Outbox(lambda consumer, key: f"{consumer}.j")
+    found = [row for one in outbox.add(made) for row in outbox.rows_of(one)]
+    assert sorted(found) == sorted((*row[:5], (target,), b"") for row in made for target in row[5])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from millwheel.model.incarnation import IncarnationId
@@ -119,8 +120,8 @@ class LogDriver(SingleCoreDriver[LogEvent, LogEffect]):
 
     def deliver(
         self,
-        values: list[bytes],
-        timestamps: list[int] | None = None,
+        values: Sequence[bytes],
+        timestamps: Sequence[int] | None = None,
         ids: DeliveryIds | None = None,
         sender: Sender | None = None,
     ) -> m.Delivery:

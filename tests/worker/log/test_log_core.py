@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import replace
 
+import msgspec
+import pyarrow as pa
 import pytest
 
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS
 from millwheel.model.limits import MAX_DELIVERED_BYTES
 from millwheel.model.time import MAX_TIMESTAMP
+from millwheel.rpc.columns import RecordColumns
 from millwheel.rpc.failures import FailureCode
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import CorruptValueError
@@ -53,6 +57,19 @@ def test_a_delivery_is_acked_and_shown_only_once_journaled() -> None:
     driver.run()
     assert driver.acked(delivery)
     assert (tail.values, tail.offsets) == ([b"a", b"b"], [0, 1])
+
+
+@pytest.mark.guarantee("G13", section="6.1.1")
+def test_a_log_keeps_no_columns_beside_their_values() -> None:
+    driver = LogDriver()
+    tail = driver.subscribe()
+    records = RecordColumns(pa.record_batch({"text": ["a", "b"]}), array("q", [driver.now] * 2), "")
+    sender, ids = Sender("injector/windows/p", 1, None, "injector/windows"), PositionIds("windows/p/0", 0, range(2))
+    delivery = Delivery(LOG, JOURNAL, STREAM, sender, ids, records.keys(), records, records.timestamps)
+    driver.handle(delivery)
+    assert (delivery.keys, isinstance(delivery.values, list)) == ([b"", b""], True)
+    driver.run()
+    assert list(map(msgspec.msgpack.decode, tail.values)) == [{"text": "a"}, {"text": "b"}]
 
 
 @pytest.mark.guarantee("G1")

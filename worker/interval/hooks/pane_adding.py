@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from millwheel.worker.interval.blocked_key_table import RecordItem, Wait
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
-from millwheel.worker.interval.hooks.pane_gate import Divided, PaneGate
+from millwheel.worker.interval.hooks.pane_gate import Divided, PaneGate, picked, starts_in
 from millwheel.worker.interval.hooks.pane_moving import PaneMover
 from millwheel.worker.interval.hooks.runner import Runner
 from millwheel.worker.interval.intake import DeliveryReceipt
@@ -15,7 +15,7 @@ from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 
 if TYPE_CHECKING:
-    from millwheel.sdk.columns import Column
+    from millwheel.sdk.columns import Column, Rows
 
 __all__ = ["PaneAdder"]
 
@@ -63,12 +63,13 @@ class PaneAdder:
             done = done if ran == len(in_hooks) else found.for_hooks[ran]
         if found.for_hooks or found.waiting:
             waits += self._leave(receipt, indexes, found, done)
-        added = [indexes[place] for place in found.places.tolist()]
+        added = picked(indexes, found.places)
         if added:
-            self._add([keys[index] for index in added], found)
+            self._add(keys, added, found)
             self._trace(receipt, added)
-        if added or found.dropped:
-            self._runner.batch.added_of(receipt).extend([*added, *(indexes[place] for place in found.dropped)])
+        taken = added if not found.dropped else [*added, *(indexes[place] for place in found.dropped)]
+        if taken:
+            self._runner.batch.added_of(receipt).extend(taken)
         return done, waits, len(added) + calls
 
     def _leave(self, receipt: DeliveryReceipt, indexes: Sequence[int], found: Divided, done: int) -> int:
@@ -86,21 +87,27 @@ class PaneAdder:
         found.keep(found.places < done)
         return len(waiting)
 
-    def _add(self, keys: Sequence[bytes], found: Divided) -> None:
-        """Add records of these keys to their panes."""
+    def _add(self, keys: Sequence[bytes], added: Sequence[int], found: Divided) -> None:
+        """Add records to their panes. ``keys``: of the whole delivery."""
         import numpy as np
 
         starts, fold = found.starts, self._panes.fold
         assert fold is not None, "records are added while the computation has columns"
-        self._runner.batch.size += len(keys) * _ROW_BYTES * (1 + len(fold.kinds))
+        self._runner.batch.size += len(added) * _ROW_BYTES * (1 + len(fold.kinds))
+        numbers = self._panes.numbers_of(keys, added)
+        own = picked(keys, added) if numbers is None else ()
         if (starts == starts[0]).all():
-            self._add_to(int(starts[0]), keys, found.given)
+            self._add_to(int(starts[0]), own, numbers, found.given)
             return
-        for start in np.unique(starts).tolist():
+        assert self._windows is not None, "records are added while the computation has columns"
+        for start in starts_in(starts, self._windows.size):
             places = np.flatnonzero(starts == start)
-            self._add_to(start, [keys[place] for place in places.tolist()], [one[places] for one in found.given])
+            some = () if numbers is not None else [own[place] for place in places.tolist()]
+            some_numbers = None if numbers is None else numbers[places]
+            self._add_to(start, some, some_numbers, [one[places] for one in found.given])
 
-    def _add_to(self, start: int, keys: Sequence[bytes], given: Sequence[Column]) -> None:
+    def _add_to(self, start: int, keys: Sequence[bytes], numbers: Rows | None, given: Sequence[Column]) -> None:
+        """Add records to the panes of one window, by their keys, or by the numbers of their keys."""
         windows = self._windows
         assert windows is not None, "records are added while the computation has columns"
         window = self._panes.changing((start, start + windows.size, self._panes.form), windows.fold.kinds)
@@ -108,7 +115,8 @@ class PaneAdder:
         steps = windows.fold.steps(given) if given else None
         if steps is not None:
             window.reach = window.known_reach(windows.fold) + float(steps.sum())
-        window.added.append((window.rows_of(keys), given))
+        rows = window.rows_of(keys) if numbers is None else window.rows_of_numbers(numbers, self._panes.index)
+        window.added.append((rows, given))
         self._runner.batch.size += sum(map(len, window.keys[known:]))
 
     def _run_hooks(

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any
 
 from millwheel.model.time import LAST_TIMESTAMP, TimeDomain, Timestamp
-from millwheel.sdk.context import Context
+from millwheel.sdk.context import production_of
 from millwheel.worker.interval.blocked_key_table import Item, RecordItem, Wait
-from millwheel.worker.interval.cache.cells import KeyCell
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
 from millwheel.worker.interval.hooks.pane_moving import PaneMover
 from millwheel.worker.interval.hooks.runner import HookOutcomes, Runner
@@ -81,7 +79,8 @@ class PaneFiring:
 
     def produce_of(self, window: WindowPanes, keys: Sequence[bytes]) -> None:
         """Produce the results of some keys that have panes in a window that has ended, until the batch is full."""
-        free = [key for key in keys if self._may_fire(key)]
+        usual = not self._blocked.keys and not self._runner.batch.contexts
+        free = keys if usual else [key for key in keys if self._may_fire(key)]
         if free:
             self._produce_free(window, free)
 
@@ -102,12 +101,7 @@ class PaneFiring:
                 if runner.batch_full():
                     break
         else:
-            accumulators = self._windows.fold.accumulators(window.present(free, self._panes.fold))
-            for key, accumulator in zip(free, accumulators, strict=True):
-                made += 1
-                self._produce(window, key, accumulator)
-                if runner.batch_full():
-                    break
+            made = self._produce_results(window, free)
         runner.batch.records += made
         runner.measure("process_timer", meter.timers, made, began, None)
 
@@ -119,27 +113,38 @@ class PaneFiring:
             return False
         return True
 
-    def _produce(self, window: WindowPanes, key: bytes, accumulator: Any) -> None:
-        windows = self._windows
+    def _produce_results(self, window: WindowPanes, free: Sequence[bytes]) -> int:
+        """Produce the results of these keys, until the batch is full. Returns how many of them are done with.
+
+        A result has the size and the effect of one that a hook produces. There is no context for each of them, because
+        a window may have a hundred thousand.
+        """
+        windows, runner, scope = self._windows, self._runner, self._setup.scope
         assert windows is not None, "results are made of the present form"
-        context: Context[Any] = Context(key, KeyCell(), self._setup.scope)
-        context._stamp = context._cause = context._earliest = min(window.end, LAST_TIMESTAMP)
-        try:
-            value = windows.make(context.key, window.start, window.end, accumulator, 0)
-            context.produce(windows.output, value, timestamp=Timestamp(context._stamp))
-        except HOOK_ERRORS:
-            self._setup.scope.produced_bytes -= context._produced
-            self._move(window, key)
-            return
-        assert context._productions is not None, "a result is one production at least"
-        self._runner.batch.results.append((key, context._productions))
-        if (traces := self._setup.meter.traces) is not None:
-            traces.fired(key)
-        window.close(key)
+        accumulators = windows.fold.accumulators(window.present(free, self._panes.fold))
+        start, end = Timestamp(window.start), Timestamp(window.end)
+        make, produced = windows.make, production_of(scope, windows.output, Timestamp(min(end, LAST_TIMESTAMP)))
+        results, traces, budget = runner.batch.results, self._setup.meter.traces, runner.budget()
+        append, before, count = results.append, len(results), len(free)
+        for done, (key, accumulator) in enumerate(zip(free, accumulators, strict=True), 1):
+            try:
+                productions = produced(key, make(key.decode(), start, end, accumulator, 0))
+            except HOOK_ERRORS:
+                self._move(window, key)
+                budget = runner.budget()
+            else:
+                append((key, productions))
+                if traces is not None:
+                    traces.fired(key)
+            if scope.produced_bytes >= budget:
+                count = done
+                break
+        window.close([key for key, _ in results[before:]])
+        return count
 
     def give_up(self, window: WindowPanes, key: bytes) -> None:
         """Drop the pane of a key, which has a context in the batch with the dead letter for it."""
-        window.close(key)
+        window.close([key])
         self._panes.note_change(window)
         self._runner.batch.moved.setdefault(key, []).append(window)  # so it is undone with the letter
 

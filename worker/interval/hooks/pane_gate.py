@@ -19,8 +19,8 @@ fail.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Container, Sequence, Set
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from millwheel.model.time import TimeDomain
 from millwheel.sdk.columns import ColumnWindows
@@ -30,20 +30,33 @@ from millwheel.windows.assigners import window_tag
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
 from millwheel.worker.interval.hooks.runner import Runner
 from millwheel.worker.interval.intake import DeliveryReceipt
+from millwheel.worker.interval.panes.key_index import distinct
 from millwheel.worker.interval.panes.table import MAX_WINDOWS, WindowPanes
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
+from millwheel.worker.messages import Delivery
 
 if TYPE_CHECKING:
     from millwheel.sdk.columns import Column
 
-__all__ = ["Divided", "PaneGate"]
+__all__ = ["Divided", "PaneGate", "picked", "starts_in"]
+
+Item = TypeVar("Item")
 
 _FAR: Final = 1 << 60
 """Windows that reach beyond it, in either direction, are left to hooks: further bounds could leave the machine's
 integers. All records of such a window are, so that its panes have one place."""
+_FEW_WINDOWS: Final = 8
+"""Records of so many windows are compared with the bounds of each."""
 _MOST_REACH: Final = float(1 << 62)
 """Integers of a pane that may be beyond it are left to hooks. Half of the machine's range is a margin for rounding."""
+
+
+def picked(column: Sequence[Item], places: Column | Sequence[int]) -> Sequence[Item]:
+    """The items at increasing places. If these are all, the column itself: the usual case costs no copy."""
+    if len(places) == len(column):
+        return column
+    return [column[place] for place in (places if isinstance(places, Sequence) else places.tolist())]
 
 
 class Divided:
@@ -108,19 +121,20 @@ class PaneGate:
         keys = receipt.delivery.keys
         found = self._in_time(receipt, indexes)
         self._read(receipt, indexes, found)
-        own = [keys[indexes[place]] for place in found.places.tolist()]
-        self._note_overflows(found, own)
+        self._note_overflows(found, keys, indexes)
         if others := self._panes.others():
             found.moving.update(dict.fromkeys(self._panes.with_panes((keys[index] for index in indexes), others)))
         begins = self.may_begin(receipt)
-        new = [start for start in set(found.starts.tolist()) if self._window(start) is None]
+        new = [start for start in starts_in(found.starts, self._windows.size) if self._window(start) is None]
         room = MAX_WINDOWS - len(self._panes.windows)
-        if found.moving or not begins or len(new) > room or self._some_in_hooks(own):
+        if found.moving or not begins or len(new) > room or self._some_in_hooks(keys, indexes, found.places):
             begun = set(sorted(new)[: max(0, room)]) if begins else set()
             moving, by_columns = found.moving, self._by_columns
-            bounds = zip(own, found.starts.tolist(), strict=True)
+            bounds = zip(picked(keys, picked(indexes, found.places)), found.starts.tolist(), strict=True)
             found.keep([key not in moving and by_columns(key, start, begins, begun) for key, start in bounds])
-        if len(found.places) < len(indexes) or not self._runner.batch.contexts.keys().isdisjoint(own):
+        if len(found.places) < len(indexes) or self._have(
+            self._runner.batch.contexts.keys(), keys, indexes, found.places
+        ):
             self._keep_order([keys[index] for index in indexes], found)
         return found
 
@@ -163,10 +177,15 @@ class PaneGate:
         set_now = None if context is None else context._timers
         return set_now is not None and set_now.get((TimeDomain.EVENT_TIME, tag)) is not None
 
-    def _some_in_hooks(self, keys: Iterable[bytes]) -> bool:
-        """Whether any of these keys is blocked, or may have a pane in its state."""
+    def _some_in_hooks(self, keys: Sequence[bytes], indexes: Sequence[int], places: Column) -> bool:
+        """Whether the key of any of these records is blocked, or may have a pane in its state."""
         tables = self._blocked.keys.keys(), self._runner.batch.contexts.keys(), self._timers.event_time.keys()
-        return not all(table.isdisjoint(keys) for table in tables)
+        return any(self._have(table, keys, indexes, places) for table in tables)
+
+    @staticmethod
+    def _have(table: Set[bytes], keys: Sequence[bytes], indexes: Sequence[int], places: Column) -> bool:
+        """Whether a table has the key of any of these records. Usually it is empty, so no key becomes an object."""
+        return bool(table) and not table.isdisjoint(picked(keys, picked(indexes, places)))
 
     def _window(self, start: int) -> WindowPanes | None:
         return self._panes.windows.get((start, start + self._windows.size, self._panes.form))
@@ -181,6 +200,8 @@ class PaneGate:
         stamps = np.array(delivery.timestamps, np.int64)
         if len(indexes) != len(stamps):
             stamps = stamps[list(indexes)]
+        if (starts := self._all_in_time(delivery, stamps)) is not None:
+            return Divided(np.arange(len(stamps)), starts)
         fits = (stamps > -2 * _FAR) & (stamps < 2 * _FAR)
         near = np.where(fits, stamps, 0)
         starts = near - (near - self._windows.offset) % size
@@ -193,6 +214,27 @@ class PaneGate:
             fits &= stamps >= watermark
         places = np.flatnonzero(fits)
         return Divided(places, starts[places])
+
+    def _all_in_time(self, delivery: Delivery, stamps: Column) -> Column | None:
+        """The starts of the records' windows, if rule 4 is for none of them. None: it may be for some.
+
+        It says what ``_in_time`` says, from the first and the last timestamp: a division for each is the larger cost.
+        """
+        import numpy as np
+
+        size, offset, watermark = self._windows.size, self._windows.offset, self._clocks.watermark
+        low, high = int(stamps.min()), int(stamps.max())
+        first, last = (at - (at - offset) % size for at in (low, high))
+        if (last - first) // size > _FEW_WINDOWS or not -_FAR < first < last + size < _FAR:
+            return None
+        program = self._setup.program
+        on_time = program.options.late.action is LateAction.PROCESS or delivery.stream in program.never_late
+        if self._clocks.bounded or first + size <= watermark or not (on_time or low >= watermark):
+            return None
+        starts = np.full(len(stamps), first, np.int64)
+        for bound in range(first + size, last + size, size):
+            starts[stamps >= bound] = bound
+        return starts
 
     def _read(self, receipt: DeliveryReceipt, indexes: Sequence[int], found: Divided) -> None:
         """Read the records: those that cannot be read, or have numbers that no column takes, fall under rule 3."""
@@ -229,7 +271,7 @@ class PaneGate:
         found.keep(kept)
         found.given = fold.read([value for value in values if value is not DROPPED])
 
-    def _note_overflows(self, found: Divided, keys: Sequence[bytes]) -> None:
+    def _note_overflows(self, found: Divided, keys: Sequence[bytes], indexes: Sequence[int]) -> None:
         """Integers that may leave the machine's range fall under rule 3. In hooks they are Python's."""
         import numpy as np
 
@@ -244,13 +286,24 @@ class PaneGate:
             if reach + growth <= _MOST_REACH:
                 continue
             # These are sums over all panes. No single one may be near the limit.
-            own = [keys[place] for place in places.tolist()]
+            own = [keys[indexes[place]] for place in found.places[places].tolist()]
             growth = _most_of_a_key(own, steps[places].tolist())
             if window is not None:
                 window.reach = None
                 reach = window.known_reach(fold)
             if reach + growth > _MOST_REACH:
                 found.moving.update(dict.fromkeys(own))
+
+
+def starts_in(starts: Column, size: int) -> list[int]:
+    """The distinct starts of windows of one size."""
+    import numpy as np
+
+    least = int(starts.min(initial=_FAR))
+    numbers = (starts - least) // size
+    most = int(numbers.max(initial=0))
+    chosen = distinct(numbers, most + 1) if most < len(starts) else np.unique(numbers)
+    return [least + number * size for number in chosen.tolist()]
 
 
 def _most_of_a_key(keys: Sequence[bytes], steps: Sequence[float]) -> float:

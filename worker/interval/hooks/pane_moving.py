@@ -69,7 +69,7 @@ class PaneMover:
             state[bounds] = pane
             context._stamp = context._cause = context._earliest = end
             context.set_timer(Timestamp(end), window.timer[2])
-            window.close(key)
+            window.close([key])
             self._panes.note_change(window)
             batch.moved.setdefault(key, []).append(window)
             # Its timer holds the output watermark from the seal on. Until then the batch does (G7).

@@ -155,6 +155,10 @@ class Runner:
             return False
         return batch.records >= self._limit or batch.size + self._setup.scope.produced_bytes >= settings.batch_bytes
 
+    def budget(self) -> int:
+        """With so many bytes of productions in the batch it is full. 0: it is full now."""
+        return 0 if self.batch_full() else self._setup.settings.batch_bytes - self.batch.size
+
     def room(self, time: HookTime) -> int:
         """How many records or timers run before the limits are checked again, at least one. ``time``: of their hook.
 

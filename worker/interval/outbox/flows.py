@@ -17,7 +17,7 @@ from millwheel.model.outbound import OutboundBatch
 from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.worker.messages import DeliveryOrder
 
-__all__ = ["INDEX_BITS", "Flow", "ProductionBatch"]
+__all__ = ["INDEX_BITS", "MAX_BATCH_BYTES", "MAX_BATCH_RECORDS", "Flow", "ProductionBatch"]
 
 INDEX_BITS: Final = 24
 """A production's position is commit << INDEX_BITS | index.
@@ -27,7 +27,7 @@ are 2^39 commit numbers: 17 years at a thousand per second.
 """
 
 MAX_BATCH_RECORDS: Final = 8_192
-_MAX_BATCH_BYTES: Final = 1 << 20
+MAX_BATCH_BYTES: Final = 1 << 20
 """An outbound batch takes no more records at this number or size. It fits into one message (at most 2 MiB)."""
 
 
@@ -68,7 +68,7 @@ class ProductionBatch(OutboundBatch):
 
     def room(self) -> bool:
         """Whether another record fits."""
-        return len(self.keys) < MAX_BATCH_RECORDS and self.bytes < _MAX_BATCH_BYTES
+        return len(self.keys) < MAX_BATCH_RECORDS and self.bytes < MAX_BATCH_BYTES
 
     def compact(self) -> None:
         """Drop the records that are ACKed.

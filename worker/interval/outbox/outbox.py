@@ -19,7 +19,13 @@ from typing import Final
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.outbound import UnackedBatches
 from millwheel.worker.interval.entry import ProductionRow
-from millwheel.worker.interval.outbox.flows import INDEX_BITS, Flow, ProductionBatch
+from millwheel.worker.interval.outbox.flows import (
+    INDEX_BITS,
+    MAX_BATCH_BYTES,
+    MAX_BATCH_RECORDS,
+    Flow,
+    ProductionBatch,
+)
 from millwheel.worker.interval.outbox.outbox_flows import OutboxFlows
 from millwheel.worker.messages import DeliveryOrder
 
@@ -30,6 +36,9 @@ MAX_STUCK_RECORDS: Final = 64
 
 MAX_SIFTED_BATCHES: Final = 1_000
 """Maximum outbound batches of one consumer that are searched for stuck ones."""
+
+MIN_ALIKE: Final = 8
+"""Fewer productions are grouped one by one."""
 
 _OWN_AGE: Final = 1 << 62
 """The age of the own sequence. All other sequences are older, so their ages are smaller."""
@@ -92,7 +101,7 @@ class Outbox:
     # Adding productions.
 
     def add(
-        self, rows: Iterable[ProductionRow], sequence: str = "", *, committed: bool = True, now: int = 0
+        self, rows: Sequence[ProductionRow], sequence: str = "", *, committed: bool = True, now: int = 0
     ) -> list[ProductionBatch]:
         """Add productions of one sequence, by increasing position. Returns their outbound batches, not sent yet.
 
@@ -115,7 +124,40 @@ class Outbox:
             if journal not in flows or (journal and nowhere is not None and nowhere.batches):
                 self.flows.look_for_moves(consumer)
 
-    def _group(self, rows: Iterable[ProductionRow], sequence: str) -> list[ProductionBatch]:
+    def _group(self, rows: Sequence[ProductionRow], sequence: str) -> list[ProductionBatch]:
+        made = self._group_alike(rows, sequence)
+        return self._group_each(rows, sequence) if made is None else made
+
+    def _group_alike(self, rows: Sequence[ProductionRow], sequence: str) -> list[ProductionBatch] | None:
+        """Group productions of one commit and stream that have one target, as a log, with no step for each of them.
+
+        None: they are not so, or too large.
+        """
+        if len(rows) < MIN_ALIKE:
+            return None
+        positions, producers, streams, values, timestamps, targets, opaque = zip(*rows, strict=True)
+        several = positions[0] >> INDEX_BITS != positions[-1] >> INDEX_BITS or len(targets[0]) != 1
+        if several or any(one.count(one[0]) != len(rows) for one in (streams, targets)) or any(opaque) != all(opaque):
+            return None
+        ((consumer, key),) = targets[0]
+        made: list[ProductionBatch] = []
+        age, journal = _age(sequence), self._locate(consumer, key)
+        for first in range(0, len(rows), MAX_BATCH_RECORDS):
+            part = slice(first, first + MAX_BATCH_RECORDS)
+            batch = ProductionBatch(self._next_token + len(made), consumer, streams[0], journal, sequence)
+            batch.age = age
+            batch.positions, batch.producers = list(positions[part]), list(producers[part])
+            batch.values, batch.timestamps = list(values[part]), list(timestamps[part])
+            batch.keys = [key] * len(batch.values)
+            batch.opaque = list(opaque[part]) if opaque[0] else []
+            batch.bytes = sum(map(len, batch.values)) + len(key) * len(batch.values)
+            if batch.bytes > MAX_BATCH_BYTES:
+                return None
+            made.append(batch)
+        self._next_token += len(made)
+        return made
+
+    def _group_each(self, rows: Iterable[ProductionRow], sequence: str) -> list[ProductionBatch]:
         groups: dict[tuple[str, str, str], ProductionBatch] = {}
         made: list[ProductionBatch] = []
         locate = self._locate

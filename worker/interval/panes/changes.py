@@ -12,6 +12,7 @@ import msgspec
 
 from millwheel.errors import NotInstalledError
 from millwheel.store.contract import CorruptValueError
+from millwheel.worker.interval.panes.key_index import distinct
 from millwheel.worker.interval.panes.plain import check_form
 from millwheel.worker.interval.panes.table import PaneTable, WindowPanes
 
@@ -58,7 +59,7 @@ def _seal(table: PaneTable, window: WindowPanes) -> PaneChange:
         assert fold is not None, "only records of the present form are added"
         for added, given in window.added:
             fold.add(window.columns, added, given)
-        rows = np.unique(np.concatenate([added for added, _ in window.added]))
+        rows = distinct(np.concatenate([added for added, _ in window.added]), len(window.keys))
     new, closed = window.keys[window.sealed :], np.array(sorted(window.closing.values()), np.int64)
     window.added, window.closing, window.sealed = [], {}, len(window.keys)
     return _change(window, rows, new, closed)
@@ -129,7 +130,7 @@ def _apply(table: PaneTable, change: PaneChange) -> None:
         window.put(rows, [_unpacked(kind, content) for kind, content in change.columns])
     for row in np.frombuffer(change.closed, _ROW).tolist():
         del window.rows[window.keys[row]]
-    window.sealed, window.reach = len(window.keys), None
+    window.sealed, window.reach, window.numbered = len(window.keys), None, None
 
 
 def _unpacked(kind: str, content: bytes) -> Column:

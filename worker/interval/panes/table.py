@@ -14,14 +14,17 @@ the rows that it closes are in ``closing``. So what bases and readers get is nev
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MAX_TIMESTAMP, TimeDomain
+from millwheel.rpc.column_keys import ColumnKeys
 from millwheel.sdk.columns import Fold
 from millwheel.windows.assigners import window_tag
+from millwheel.worker.interval.panes.key_index import KeyIndex, distinct
 
 if TYPE_CHECKING:
     from millwheel.sdk.columns import Column, Rows
@@ -33,6 +36,11 @@ MAX_WINDOWS: Final = 1_000
 windows are kept by hooks."""
 _PANE_BYTES: Final = 150
 """Bytes counted for a pane besides its key and its columns: an entry of a dict and of a list, and the key's object."""
+
+_MOST_SPARE: Final = 1 << 14
+"""The index may have so many keys that have no pane any more, some megabytes."""
+_SPARSE: Final = 16
+"""With so many keys of the index for each pane and record, a window finds its panes by their keys."""
 
 WindowName = tuple[int, int, bytes]
 """A window's start and end, and the form of its columns, encoded. The same bounds in another form are another window:
@@ -48,7 +56,8 @@ class WindowPanes:
     """The panes of one window."""
 
     __slots__ = (
-        "added", "closing", "columns", "counted", "end", "form", "keys", "passed", "reach", "rows", "sealed", "start",
+        "added", "closing", "columns", "counted", "end", "form", "keys", "numbered", "passed", "reach", "rows",
+        "sealed", "start",
     )  # fmt: skip
 
     def __init__(self, name: WindowName, kinds: Iterable[str]) -> None:
@@ -73,6 +82,10 @@ class WindowPanes:
         """See ``PaneFiring``."""
         self.counted = 0
         """Its part of the table's ``bytes``."""
+        self.numbered: tuple[int, Rows] | None = None
+        """A generation of a key index, and by number the row of that key. -1: it is not known here.
+
+        Invariant: a row that it has is the row of that key in ``rows``. So it is dropped when a row leaves."""
 
     @property
     def name(self) -> WindowName:
@@ -101,6 +114,29 @@ class WindowPanes:
                     found[place] = row
             self.grow()
         return np.array(found, np.int64)
+
+    def rows_of_numbers(self, numbers: Rows, index: KeyIndex) -> Rows:
+        """The rows of keys by their numbers in an index. A key without a pane gets one."""
+        import numpy as np
+
+        if len(index.keys) > _SPARSE * (len(self.rows) + len(numbers)):
+            # A place for each key of the index would cost more than the panes (G13).
+            self.numbered = None
+            chosen, places = np.unique(numbers, return_inverse=True)
+            return self.rows_of([index.keys[number] for number in chosen.tolist()])[places]
+        generation, known = self.numbered or (-1, np.zeros(0, np.int32))
+        if generation != index.generation:
+            known = np.full(len(index.keys), -1, np.int32)
+        elif len(known) < len(index.keys):
+            known = np.concatenate((known, np.full(max(len(index.keys), 2 * len(known)) - len(known), -1, np.int32)))
+        self.numbered = index.generation, known
+        rows = known[numbers]
+        unknown = rows < 0
+        if unknown.any():
+            missing = distinct(numbers[unknown], len(index.keys))
+            known[missing] = self.rows_of([index.keys[number] for number in missing.tolist()])
+            rows = known[numbers]
+        return rows.astype(np.int64)
 
     def grow(self) -> None:
         """Make room for all rows. It doubles, and gives a window with one pane room for one."""
@@ -153,9 +189,10 @@ class WindowPanes:
             self.reach = 0.0 if sizes is None else float(sizes.max(initial=0.0))
         return self.reach
 
-    def close(self, key: bytes) -> None:
-        """The pane of the key leaves the table with the batch at hand: its result is in the batch, or it moves."""
-        self.closing[key] = self.rows.pop(key)
+    def close(self, keys: Sequence[bytes]) -> None:
+        """The panes of these keys leave the table with the batch at hand: their results are in it, or they move."""
+        self.closing.update(zip(keys, map(self.rows.pop, keys), strict=True))
+        self.numbered = None
 
     def reopen(self, key: bytes) -> None:
         """The pane stays: what the batch did for its key is undone."""
@@ -175,7 +212,8 @@ class WindowPanes:
     @property
     def bytes(self) -> int:
         """Approximate memory."""
-        return len(self.keys) * _PANE_BYTES + sum(column.nbytes for column in self.columns)
+        numbered = 0 if self.numbered is None else self.numbered[1].nbytes
+        return len(self.keys) * _PANE_BYTES + sum(column.nbytes for column in self.columns) + numbered
 
 
 class PaneTable:
@@ -189,9 +227,41 @@ class PaneTable:
         self.changed: dict[WindowName, WindowPanes] = {}
         """The windows that the batch at hand changes."""
         self.bytes = 0
-        """Approximate memory, as of the last sealed commit."""
+        """Approximate memory: of the windows as of the last sealed commit, and of the index."""
+        self._index_bytes = 0
+        """The part of the index."""
         self._first: int | None = None
         self._sought = True
+
+    @cached_property
+    def index(self) -> KeyIndex:
+        """Numbers of keys that came as columns. It is made when there are some: not every worker has NumPy."""
+        return KeyIndex()
+
+    def numbers_of(self, keys: Sequence[bytes], indexes: Sequence[int]) -> Rows | None:
+        """The numbers of some of these keys in the index. None: the keys are objects already, or have no numbers.
+
+        The index is emptied when it has far more keys than the windows: it may have those of former ones (G13).
+        """
+        if not isinstance(keys, ColumnKeys):
+            return None
+        import numpy as np
+
+        index = self.index
+        spare = len(index.keys) - _MOST_SPARE
+        if spare > 0 and spare > max((len(window.rows) for window in self.windows.values()), default=0):
+            index.empty()
+        some = isinstance(indexes, range) and indexes.step == 1
+        numbers = index.numbers_of(
+            keys, slice(indexes[0], indexes[-1] + 1) if some else np.array(indexes, np.int64)
+        )  # fmt: skip
+        self._count_index()
+        return numbers
+
+    def _count_index(self) -> None:
+        size = self.index.bytes
+        self.bytes += size - self._index_bytes
+        self._index_bytes = size
 
     def __len__(self) -> int:
         """The number of panes. Each is a timer, too. Any thread may ask."""
@@ -261,6 +331,9 @@ class PaneTable:
             if not window.rows:
                 del self.windows[name]
         self.changed, self._sought = {}, False
+        if not self.windows and self._index_bytes and self.index.keys:
+            self.index.empty()
+            self._count_index()
 
     def take_in(self, others: Sequence[PaneTable], keys: KeyInterval) -> None:
         """Add the panes of parents' tables for these keys. No key has a pane in two of them.

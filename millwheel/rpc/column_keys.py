@@ -1,0 +1,113 @@
+"""The keys of records that are columns of Arrow: a sequence that makes no object for a key until it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any, Final, overload
+
+__all__ = ["ColumnKeys", "bytes_in", "key_list", "key_types", "longest_in", "numpy_here"]
+
+_SINGLE_READS: Final = 32
+"""So many keys are read from the column. With more of them, all keys are made at once: that costs a tenth for each."""
+
+
+class ColumnKeys(Sequence[bytes]):
+    """The keys of records that are columns. ``records``: these records, as ``RecordColumns``, which make their keys."""
+
+    __slots__ = ("_list", "_reads", "column", "records")
+
+    def __init__(self, records: Any) -> None:
+        self.records = records
+        self.column: Any = records.batch.column(records.key) if records.key else None
+        """Texts or bytes. None: all keys are empty."""
+        self._list: list[bytes] | None = None
+        self._reads = 0
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[bytes]: ...
+    def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
+        if self._list is not None or isinstance(index, slice) or self._reads >= _SINGLE_READS:
+            return self.tolist()[index]
+        self._reads += 1
+        value = b"" if self.column is None else self.column[index].as_py()
+        return value if isinstance(value, bytes) else value.encode()
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.tolist())
+
+    def tolist(self) -> list[bytes]:
+        """All keys. They are kept, and must not be changed."""
+        if self._list is None:
+            self._list = [b""] * len(self) if self.column is None else bytes_in(self.column)
+        return self._list
+
+    @property
+    def longest(self) -> int:
+        """The size of the longest key."""
+        return 0 if self.column is None else longest_in(self.column)
+
+    @property
+    def has_texts(self) -> bool:
+        """Whether all keys are texts, which were validated as UTF-8."""
+        import pyarrow as pa
+
+        return self.column is None or bool(self.column.type == pa.string())
+
+    def extremes(self) -> tuple[bytes, bytes]:
+        """The least and the greatest key. There is at least one."""
+        if self.column is None:
+            return b"", b""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        found = pc.min_max(self.column.view(pa.binary()))
+        return found["min"].as_py(), found["max"].as_py()
+
+
+def key_list(keys: Sequence[bytes]) -> Sequence[bytes]:
+    """The keys without the columns that they came in, which are then not kept for them (G13)."""
+    return keys.tolist() if isinstance(keys, ColumnKeys) else keys
+
+
+@lru_cache(1)
+def key_types() -> frozenset[Any]:
+    """The types of columns that have keys."""
+    import pyarrow as pa
+
+    return frozenset((pa.string(), pa.binary()))
+
+
+def bytes_in(column: Any) -> list[bytes]:
+    """The values of a column of texts or bytes, as bytes."""
+    import pyarrow as pa
+
+    found: list[bytes] = column.view(pa.binary()).to_pylist()
+    return found
+
+
+def longest_in(column: Any) -> int:
+    """The longest text or bytes of a column. 0 for other columns."""
+    if column.type not in key_types() or not len(column):
+        return 0
+    if (np := numpy_here()) is not None:
+        bounds = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
+        return int((bounds[1:] - bounds[:-1]).max())
+    import pyarrow.compute as pc
+
+    return int(pc.max(pc.binary_length(column)).as_py())
+
+
+@lru_cache(1)
+def numpy_here() -> Any:
+    """NumPy, whose calls for a column cost a tenth of those of ``pyarrow.compute``. None: it cannot be loaded."""
+    try:
+        import numpy as np
+    except ImportError:
+        return None
+    return np

@@ -1,0 +1,255 @@
+"""The records of a delivery as columns of Arrow, and their form in delivery.proto (RecordColumns).
+
+The receiver needs no object for a record: it reads keys and timestamps by columns. Where a record is needed, its value
+is made: a MessagePack map with the columns' names, as the sender would have encoded it.
+
+pyarrow is an extra (``arrow``). It is loaded with the first columns.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any, Final, overload
+
+import msgspec
+
+from millwheel.rpc.column_keys import ColumnKeys, key_types, longest_in, numpy_here
+from millwheel.rpc.v1 import delivery_pb2 as wire
+
+__all__ = [
+    "SCHEMA_BYTES",
+    "RecordColumns",
+    "bytes_of",
+    "exact",
+    "extremes_of",
+    "has_columns",
+    "longest_of",
+    "names_bytes",
+    "plain_types",
+]
+
+_CHUNK: Final = 256
+"""So many values are made at a time, and kept."""
+SCHEMA_BYTES: Final = 64 << 10
+"""The longest schema. Some are kept, so their size is bounded (G13)."""
+_NAMES_BYTES: Final = 16 << 20
+"""The most bytes that the names of columns may have in all encoded records of a delivery (G13). Senders keep to half of
+it. Columns of truth values are small, and the records that are made of them are not."""
+_ROW_BYTES: Final = 16
+"""More than a map and one of its values have beside name and content in MessagePack."""
+
+_OFFSET_BYTES: Final = 4
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+@lru_cache(1)
+def has_columns() -> bool:
+    """Whether this process can read columns: pyarrow is installed, and fits the system."""
+    try:
+        import pyarrow  # noqa: F401 - only whether it is there
+    except ImportError:
+        return False
+    return True
+
+
+@lru_cache(1)
+def plain_types() -> frozenset[Any]:
+    """The types of columns that a delivery may have. None of their values is null."""
+    import pyarrow as pa
+
+    return frozenset((pa.bool_(), pa.int64(), pa.float64(), pa.string(), pa.binary()))
+
+
+class RecordColumns(Sequence[bytes]):
+    """The records of one delivery as columns. As a sequence it has their values, encoded.
+
+    >>> import pyarrow as pa
+    >>> columns = RecordColumns(pa.record_batch({"text": ["cat", "dog"], "size": [3, 4]}), array("q", [10, 11]), "text")
+    >>> list(columns.keys()), msgspec.msgpack.decode(columns[1])
+    ([b'cat', b'dog'], {'text': 'dog', 'size': 4})
+    """
+
+    __slots__ = ("_chunks", "average", "batch", "key", "timestamps")
+
+    def __init__(self, batch: Any, timestamps: array[int], key: str) -> None:
+        """
+        Args:
+            batch: A record batch of Arrow. Its columns are of ``plain_types``, and have no nulls.
+            timestamps: In microseconds, one for each record.
+            key: The column of the keys. Empty: all keys are empty.
+        """
+        self.batch = batch
+        self.timestamps = timestamps
+        self.key = key
+        names = sum(len(name.encode()) for name in batch.schema.names)
+        self.average: int = -(-batch.nbytes // max(1, len(timestamps))) + names
+        """The size of a record, in bytes: that in the columns, and that of their names, which its value has. All count
+        alike: so parts of a delivery add up to its size. The buffers of received columns have nothing else."""
+        self._chunks: dict[int, list[bytes]] = {}
+
+    def __len__(self) -> int:
+        return len(self.timestamps)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[bytes]: ...
+    def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        number, place = divmod(index, _CHUNK)
+        chunk = self._chunks.get(number)
+        if chunk is None:
+            rows = self.batch.slice(number * _CHUNK, _CHUNK).to_pylist()
+            chunk = self._chunks[number] = [_encode(row) for row in rows]
+        return chunk[place]
+
+    def keys(self) -> ColumnKeys:
+        """The keys."""
+        return ColumnKeys(self)
+
+    def taken(self, indexes: Any) -> RecordColumns:
+        """The records with these indexes, which are an array of Arrow."""
+        import pyarrow as pa
+
+        times = pa.Array.from_buffers(pa.int64(), len(self), [None, pa.py_buffer(self.timestamps)]).take(indexes)
+        return RecordColumns(self.batch.take(indexes), array("q", times.buffers()[1].to_pybytes()), self.key)
+
+    def keyed(self, key: str) -> RecordColumns:
+        """The same records with another column of keys."""
+        return self if key == self.key else RecordColumns(self.batch, self.timestamps, key)
+
+    @property
+    def longest(self) -> int:
+        """A bound of the longest encoded value, in bytes."""
+        return names_bytes(self.batch.schema.names) + sum(map(longest_in, self.batch.columns))
+
+    # The form in delivery.proto.
+
+    def to_wire(self) -> wire.RecordColumns:
+        """The message."""
+        times = self.timestamps
+        if sys.byteorder == "big":
+            times = array("q", times)
+            times.byteswap()
+        message = wire.RecordColumns(schema=self.batch.schema.serialize().to_pybytes(), key=self.key)
+        message.timestamps_us = times.tobytes()
+        for column in self.batch.columns:
+            # None of the values is null, so the first buffer says nothing.
+            message.buffers.extend(bytes(buffer or b"") for buffer in exact(column).buffers()[1:])
+        return message
+
+    @classmethod
+    def from_wire(cls, message: wire.RecordColumns) -> RecordColumns:
+        """The columns of a message, which are completely validated.
+
+        Raises:
+            ValueError: The message is malformed.
+        """
+        import pyarrow as pa
+
+        times = array("q")
+        if len(message.timestamps_us) % times.itemsize:
+            raise ValueError(f"{len(message.timestamps_us)} bytes are no whole number of timestamps")
+        times.frombytes(message.timestamps_us)
+        if sys.byteorder == "big":
+            times.byteswap()
+        schema, rest, columns = _schema(message.schema), iter(message.buffers), []
+        if message.key and (message.key not in schema.names or schema.field(message.key).type not in key_types()):
+            raise ValueError(f"the columns have no column {message.key!r} of texts or bytes for keys")
+        try:
+            for field in schema:
+                buffers = [next(rest) for _ in range(_buffers_of(field.type))]
+                if [len(one) for one in buffers] != _sizes_of(field.type, len(times), buffers):
+                    raise ValueError(f"column {field.name!r} has buffers of other sizes than its {len(times):,} values")
+                column = pa.Array.from_buffers(field.type, len(times), [None, *map(pa.py_buffer, buffers)], 0)
+                column.validate(full=True)
+                columns.append(column)
+        except StopIteration:
+            raise ValueError("the columns have fewer buffers than their schema needs") from None
+        except pa.ArrowException as error:
+            raise ValueError(f"column {field.name!r}: {error}") from error
+        if next(rest, None) is not None:
+            raise ValueError("the columns have more buffers than their schema needs")
+        if (names := len(times) * names_bytes(schema.names)) > _NAMES_BYTES:
+            raise ValueError(f"names of columns with {names:,} bytes in all records; the limit is {_NAMES_BYTES:,}")
+        return cls(pa.RecordBatch.from_arrays(columns, schema=schema), times, message.key)
+
+
+@lru_cache(64)
+def _schema(encoded: bytes) -> Any:
+    """The schema of a message. A sender has few, so they are kept."""
+    import pyarrow as pa
+
+    if len(encoded) > SCHEMA_BYTES:
+        raise ValueError(f"a schema of {len(encoded):,} bytes; the limit is {SCHEMA_BYTES:,}")
+    try:
+        schema = pa.ipc.read_schema(pa.py_buffer(encoded))
+    except (pa.ArrowException, OSError, EOFError) as error:
+        raise ValueError(f"no schema of columns: {error}") from error
+    if not len(schema) or len(set(schema.names)) < len(schema):
+        raise ValueError(f"columns need names of their own, and there is at least one: {schema.names}")
+    if others := [field for field in schema if field.type not in plain_types()]:
+        raise ValueError(f"column {others[0].name!r} is of type {others[0].type}: a delivery has no such columns")
+    return schema.remove_metadata()
+
+
+def exact(column: Any) -> Any:
+    """The column in buffers of its own, which begin with its first value, and end with its last one.
+
+    The buffers of a slice are those of the whole column.
+    """
+    import pyarrow as pa
+
+    return pa.concat_arrays([column.slice(0, 0), column])
+
+
+def _sizes_of(kind: Any, count: int, buffers: Sequence[bytes]) -> list[int]:
+    """The sizes of the buffers of so many values. What is beside the values would not be counted (G13)."""
+    if kind not in key_types():
+        return [-(-count * kind.bit_width // 8)]
+    offsets = buffers[0]
+    first, end = (int.from_bytes(one, sys.byteorder) for one in (offsets[:_OFFSET_BYTES], offsets[-_OFFSET_BYTES:]))
+    return [_OFFSET_BYTES * (count + 1), end if first == 0 else -1]
+
+
+def _buffers_of(kind: Any) -> int:
+    """The number of buffers of a column without nulls."""
+    return 2 if kind in key_types() else 1
+
+
+def extremes_of(timestamps: Sequence[int]) -> tuple[int, int]:
+    """The least and the greatest of some timestamps."""
+    if not isinstance(timestamps, array):
+        return min(timestamps), max(timestamps)
+    if (np := numpy_here()) is not None:
+        times = np.frombuffer(timestamps, np.int64)
+        return int(times.min()), int(times.max())
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found = pc.min_max(pa.Array.from_buffers(pa.int64(), len(timestamps), [None, pa.py_buffer(timestamps)]))
+    return found["min"].as_py(), found["max"].as_py()
+
+
+def names_bytes(names: Iterable[str]) -> int:
+    """A bound of what an encoded record has beside its values' content, if its columns have these names."""
+    return sum(_ROW_BYTES + len(name.encode()) for name in names)
+
+
+def bytes_of(values: Sequence[bytes], count: int | None = None) -> int:
+    """The size of values in memory. ``count``: of so many of them, if they are columns: all count alike."""
+    if isinstance(values, RecordColumns):
+        return values.average * (len(values) if count is None else count)
+    return sum(map(len, values))
+
+
+def longest_of(values: Sequence[bytes]) -> int:
+    """The size of the longest value, or a bound of it. 0 if there is none."""
+    return values.longest if isinstance(values, RecordColumns) else max(map(len, values), default=0)

@@ -1,0 +1,228 @@
+"""Records as columns of Arrow: their form in a delivery, and what is refused."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import millwheel.rpc.column_keys
+import millwheel.rpc.columns
+from millwheel.client.injector.tables import plain_table
+from millwheel.rpc.column_keys import numpy_here
+from millwheel.rpc.columns import RecordColumns, bytes_of, extremes_of, has_columns, longest_of
+from millwheel.rpc.deliveries import decode_delivery, record_count
+from millwheel.rpc.v1 import delivery_pb2 as wire
+from millwheel.sdk.errors import UsageError
+
+ROWS: list[dict[str, Any]] = [
+    {"text": f"cat-{number}", "raw": b"\xff", "size": number, "share": number / 4, "odd": number % 2 == 1}
+    for number in range(600)
+]
+TIMES = array("q", range(600))
+
+
+def columns(first: int = 0, end: int = 600) -> RecordColumns:
+    """A slice, whose buffers have values before and behind it."""
+    return RecordColumns(pa.RecordBatch.from_pylist(ROWS).slice(first, end - first), TIMES[first:end], "text")
+
+
+def request(message: wire.RecordColumns) -> wire.DeliverRequest:
+    ids = wire.PositionIds(sequence="s/p/0", first=3, complete=True)
+    return wire.DeliverRequest(columns=message, positions=ids)
+
+
+@pytest.mark.parametrize(("first", "end"), [(0, 600), (0, 1), (0, 300), (3, 4), (13, 300), (599, 600)])
+def test_columns_arrive_as_they_were_sent(first: int, end: int) -> None:
+    sent = request(columns(first, end).to_wire())
+    delivery = decode_delivery(wire.DeliverRequest.FromString(sent.SerializeToString()), None)
+    assert list(map(msgspec.msgpack.decode, delivery.values)) == ROWS[first:end]
+    assert list(delivery.keys) == [row["text"].encode() for row in ROWS[first:end]]
+    assert list(delivery.timestamps) == list(range(first, end))
+    assert sum(map(len, sent.columns.buffers)) <= columns(first, end).batch.nbytes + 8
+    assert record_count(sent) == end - first == len(delivery.ids.positions)  # type: ignore[union-attr]
+
+
+def test_columns_without_a_key_have_empty_keys() -> None:
+    assert columns(0, 3).keyed("").keys().tolist() == [b"", b"", b""]
+
+
+@pytest.fixture(params=["NumPy", "no NumPy"])
+def numpy_or_not(request: pytest.FixtureRequest) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patches:
+        if request.param == "no NumPy":
+            for module in (millwheel.rpc.columns, millwheel.rpc.column_keys):
+                patches.setattr(module, "numpy_here", lambda: None)
+        yield
+
+
+class Unfit:
+    """Finds libraries that do not fit the system."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        """As Python's own finders do."""
+        if name in ("numpy", "pyarrow"):
+            raise ImportError(f"lib{name}.so: cannot open shared object file")
+
+
+@pytest.mark.guarantee("G8")
+def test_libraries_that_cannot_be_loaded_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error would end the reading of a sender's call, or an interval at each of its owners."""
+    known: list[Any] = [has_columns, numpy_here]
+    for name in ("numpy", "pyarrow"):
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Unfit(), *sys.meta_path])
+    try:
+        for one in known:
+            one.cache_clear()
+        assert (has_columns(), numpy_here()) == (False, None)
+        with pytest.raises(UsageError, match="cannot open"):
+            plain_table(object(), "at")
+    finally:
+        for one in known:
+            one.cache_clear()
+
+
+@pytest.mark.usefixtures("numpy_or_not")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.binary(max_size=4), min_size=1), st.integers(0, 3))
+def test_what_is_asked_of_all_keys_is_that_of_the_list(keys: list[bytes], before: int) -> None:
+    batch = pa.record_batch({"key": pa.array([b"zz"] * before + keys, pa.binary())}).slice(before)
+    found = RecordColumns(batch, array("q", range(len(keys))), "key").keys()
+    assert (found.extremes(), found.longest) == ((min(keys), max(keys)), max(map(len, keys)))
+    assert [found[index] for index in range(len(keys))] == keys == list(found) == found[:]
+    assert not found.has_texts
+
+
+@pytest.mark.usefixtures("numpy_or_not")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=1))
+def test_extremes_are_those_of_the_list(times: list[int]) -> None:
+    assert extremes_of(array("q", times)) == extremes_of(times) == (min(times), max(times))
+
+
+def test_the_sizes_of_parts_add_up() -> None:
+    whole = columns()
+    assert bytes_of(whole) == bytes_of(whole, 1) + bytes_of(whole, 598) + bytes_of(whole, 1) >= whole.batch.nbytes
+    cats = RecordColumns(pa.record_batch({"\N{CAT}" * 9: [True] * 8}), array("q", range(8)), "")
+    assert bytes_of(cats) >= 4 * 9 * 8
+    for one in (whole, cats):
+        assert longest_of(one) >= max(map(len, one))
+    assert longest_of([]) == 0
+
+
+def of_other_type(message: wire.RecordColumns) -> None:
+    message.schema = pa.schema([pa.field("text", pa.list_(pa.string()))]).serialize().to_pybytes()
+
+
+def of_one_name(message: wire.RecordColumns) -> None:
+    message.schema = pa.schema([("text", pa.string()), ("text", pa.string())]).serialize().to_pybytes()
+
+
+def no_schema(message: wire.RecordColumns) -> None:
+    message.schema = b"\xff\xff\xff\xff\x10\0\0\0" + bytes(16)
+
+
+def a_long_schema(message: wire.RecordColumns) -> None:
+    message.schema = pa.schema([pa.field("x" * 70_000, pa.int64())]).serialize().to_pybytes()
+
+
+def short_offsets(message: wire.RecordColumns) -> None:
+    message.buffers[0] = message.buffers[0][:-4]
+
+
+def offsets_beyond(message: wire.RecordColumns) -> None:
+    message.buffers[0] = message.buffers[0][:-4] + b"\xff\xff\xff\x7f"
+
+
+def a_byte_more(message: wire.RecordColumns) -> None:
+    message.buffers[0] += b"\0"
+
+
+def an_offset_more(message: wire.RecordColumns) -> None:
+    message.buffers[0] += message.buffers[0][-4:]
+
+
+def behind_the_texts(message: wire.RecordColumns) -> None:
+    message.buffers[1] += bytes(1 << 20)
+
+
+def before_the_texts(message: wire.RecordColumns) -> None:
+    offsets = array("i", message.buffers[0])
+    message.buffers[0] = array("i", (8 + one for one in offsets)).tobytes()
+    message.buffers[1] = bytes(8) + message.buffers[1]
+
+
+def behind_the_numbers(message: wire.RecordColumns) -> None:
+    message.buffers[4] += bytes(8)
+
+
+def behind_the_bits(message: wire.RecordColumns) -> None:
+    message.buffers[6] += bytes(1)
+
+
+def no_text(message: wire.RecordColumns) -> None:
+    message.buffers[1] = b"\xff" + message.buffers[1][1:]
+
+
+def too_few(message: wire.RecordColumns) -> None:
+    del message.buffers[-1]
+
+
+def too_many(message: wire.RecordColumns) -> None:
+    message.buffers.append(b"")
+
+
+def another_key(message: wire.RecordColumns) -> None:
+    message.key = "texts"
+
+
+def a_number_as_key(message: wire.RecordColumns) -> None:
+    message.key = "size"
+
+
+def half_a_time(message: wire.RecordColumns) -> None:
+    message.timestamps_us = message.timestamps_us[:-1]
+
+
+def more_times(message: wire.RecordColumns) -> None:
+    message.timestamps_us = message.timestamps_us + bytes(8 * 100)
+
+
+def long_names(message: wire.RecordColumns, name: str = "x" * 1_000) -> None:
+    """Few bytes that would become many records with long names."""
+    count = 20_000
+    message.schema = pa.schema([(name, pa.bool_())]).serialize().to_pybytes()
+    message.key, message.buffers[:], message.timestamps_us = "", [bytes(count // 8)], bytes(8 * count)
+
+
+def names_of_long_characters(message: wire.RecordColumns) -> None:
+    """Each has four bytes."""
+    long_names(message, "\N{CAT}" * 250)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [of_other_type, of_one_name, no_schema, a_long_schema, short_offsets, offsets_beyond, a_byte_more, an_offset_more,
+     behind_the_texts, before_the_texts, behind_the_numbers, behind_the_bits, no_text, too_few, too_many, another_key,
+     a_number_as_key, half_a_time, more_times, long_names, names_of_long_characters],
+)  # fmt: skip
+def test_malformed_columns_are_refused(change: Callable[[wire.RecordColumns], None]) -> None:
+    message = columns(5, 90).to_wire()
+    change(message)
+    with pytest.raises(ValueError, match=r"column|schema|timestamps|buffers"):
+        decode_delivery(request(message), None)
+
+
+def test_records_come_in_one_form() -> None:
+    both = request(columns(0, 2).to_wire())
+    both.keys.extend([b"a", b"b"])
+    with pytest.raises(ValueError, match="beside them"):
+        decode_delivery(both, None)
