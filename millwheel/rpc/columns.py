@@ -56,11 +56,11 @@ def has_columns() -> bool:
 
 
 @lru_cache(1)
-def plain_types() -> frozenset[Any]:
-    """The types of columns that a delivery may have. None of their values is null."""
+def plain_types() -> dict[Any, type]:
+    """The types of columns that a delivery may have, and those of their values. None of these is null."""
     import pyarrow as pa
 
-    return frozenset((pa.bool_(), pa.int64(), pa.float64(), pa.string(), pa.binary()))
+    return {pa.bool_(): bool, pa.int64(): int, pa.float64(): float, pa.string(): str, pa.binary(): bytes}
 
 
 class RecordColumns(Sequence[bytes]):
@@ -122,6 +122,14 @@ class RecordColumns(Sequence[bytes]):
     def keyed(self, key: str) -> RecordColumns:
         """The same records with another column of keys."""
         return self if key == self.key else RecordColumns(self.batch, self.timestamps, key)
+
+    def kinds(self) -> dict[str, type]:
+        """By the names of columns: the types of their values."""
+        return {field.name: plain_types()[field.type] for field in self.batch.schema}
+
+    def numbers(self, name: str) -> Any:
+        """A column of integers or floats, as NumPy has it. It is read-only, and no copy."""
+        return self.batch.column(name).to_numpy()
 
     @property
     def longest(self) -> int:

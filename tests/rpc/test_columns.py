@@ -187,3 +187,19 @@ def test_records_come_in_one_form() -> None:
     both.keys.extend([b"a", b"b"])
     with pytest.raises(ValueError, match="beside them"):
         decode_delivery(both, None)
+
+
+def test_numbers_of_a_column_are_those_of_its_records() -> None:
+    numbers = [-(2**63), 2**63 - 1, 5, 6]
+    floats = [-0.0, float("nan"), float("inf"), 0.1]
+    batch = pa.record_batch({"n": numbers, "f": floats, "b": [True] * 4, "s": ["a"] * 4, "r": [b""] * 4})
+    for records in (
+        RecordColumns(batch, array("q", range(4)), ""),
+        RecordColumns.from_wire(RecordColumns(batch.slice(1, 3), array("q", range(3)), "s").to_wire()),
+        RecordColumns(batch.slice(1, 2), array("q", range(2)), ""),
+    ):
+        assert records.kinds() == {"n": int, "f": float, "b": bool, "s": str, "r": bytes}
+        rows = [msgspec.msgpack.decode(value) for value in records]
+        assert records.numbers("n").tolist() == [row["n"] for row in rows]
+        assert repr(records.numbers("f").tolist()) == repr([row["f"] for row in rows])
+        assert (records.numbers("n").dtype, records.numbers("f").dtype) == ("<i8", "<f8")

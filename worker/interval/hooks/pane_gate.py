@@ -23,6 +23,7 @@ from collections.abc import Container, Sequence, Set
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from millwheel.model.time import TimeDomain
+from millwheel.rpc.columns import RecordColumns
 from millwheel.sdk.columns import ColumnWindows
 from millwheel.sdk.declarations import DROPPED
 from millwheel.sdk.options import LateAction
@@ -242,6 +243,9 @@ class PaneGate:
         may_drop = program.one_reading[delivery.stream]
         if not (fold.reads or may_drop is not None) or not len(found.places):
             return
+        if (numbers := self._read_columns(delivery, indexes, found.places)) is not None:
+            found.given = numbers
+            return
         read = may_drop or program.inputs[delivery.stream]
         places = found.places.tolist()
         encoded = [delivery.values[indexes[place]] for place in places]
@@ -270,6 +274,25 @@ class PaneGate:
             found.dropped = [place for place, keep in zip(places, kept, strict=True) if not keep]
         found.keep(kept)
         found.given = fold.read([value for value in values if value is not DROPPED])
+
+    def _read_columns(self, delivery: Delivery, indexes: Sequence[int], places: Column) -> list[Column] | None:
+        """What the fold takes of the records at some places, if columns have it. None: their values are read.
+
+        Then each value can be read, and has these very numbers: see ``ColumnFields``.
+        """
+        import numpy as np
+
+        records, fields = delivery.values, self._setup.program.column_fields.get(delivery.stream)
+        wanted = self._windows.fold.fields
+        if fields is None or wanted is None or not isinstance(records, RecordColumns):
+            return None
+        if (names := fields.columns_of(wanted, records.kinds())) is None:
+            return None
+        columns = [records.numbers(name) for name in names]
+        if len(places) == len(records):
+            return columns
+        chosen = np.array(indexes, np.int64)[places]
+        return [column[chosen] for column in columns]
 
     def _note_overflows(self, found: Divided, keys: Sequence[bytes], indexes: Sequence[int]) -> None:
         """Integers that may leave the machine's range fall under rule 3. In hooks they are Python's."""
