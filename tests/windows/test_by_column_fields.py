@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import millwheel as mw
@@ -79,6 +79,13 @@ several = st.lists(st.sampled_from([*AGGREGATES][:7]), min_size=1, max_size=4, u
 any_of_them = st.one_of(several, several, st.lists(st.sampled_from([*AGGREGATES]), min_size=1, max_size=3, unique=True))
 
 
+BESIDE_A_LATE_ONE = [
+    ("send", [("a", 1, 3, 0.5, "")]),
+    ("advance", 15),
+    ("send", [("a", 1, 5, 0.25, ""), ("b", 20, 7, -0.0, ""), ("a", 16, 9, 0.1, "")]),
+]
+
+
 def results(topology: mw.Topology, actions: list[tuple[str, Any]], limits: IntervalSettings, tables: bool) -> Any:
     """All that the topology does. Results of windows that end together have no order."""
     with pytest.MonkeyPatch.context() as patches:
@@ -110,6 +117,8 @@ def results(topology: mw.Topology, actions: list[tuple[str, Any]], limits: Inter
 @pytest.mark.guarantee("G1", section="4.2")
 @settings(max_examples=150)
 @given(actions, limits, st.sampled_from(["", "", "filter", "map"]), any_of_them, st.booleans())
+@example(BESIDE_A_LATE_ONE, COLUMNS, "", ["total", "weight"], False)
+@example(BESIDE_A_LATE_ONE, COLUMNS, "", ["total", "weight"], True)
 def test_fields_of_columns_have_the_effects_of_records(
     actions: list[Any], limits: IntervalSettings, before: str, chosen: list[str], late: bool
 ) -> None:

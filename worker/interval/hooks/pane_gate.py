@@ -31,7 +31,7 @@ from millwheel.windows.assigners import window_tag
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
 from millwheel.worker.interval.hooks.runner import Runner
 from millwheel.worker.interval.intake import DeliveryReceipt
-from millwheel.worker.interval.panes.key_index import distinct
+from millwheel.worker.interval.panes.key_index import distinct, selector
 from millwheel.worker.interval.panes.table import MAX_WINDOWS, WindowPanes
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
@@ -200,7 +200,7 @@ class PaneGate:
         delivery, clocks, size = receipt.delivery, self._clocks, self._windows.size
         stamps = np.array(delivery.timestamps, np.int64)
         if len(indexes) != len(stamps):
-            stamps = stamps[list(indexes)]
+            stamps = stamps[selector(indexes)]
         if (starts := self._all_in_time(delivery, stamps)) is not None:
             return Divided(np.arange(len(stamps)), starts)
         fits = (stamps > -2 * _FAR) & (stamps < 2 * _FAR)
@@ -280,19 +280,15 @@ class PaneGate:
 
         Then each value can be read, and has these very numbers: see ``ColumnFields``.
         """
-        import numpy as np
-
         records, fields = delivery.values, self._setup.program.column_fields.get(delivery.stream)
         wanted = self._windows.fold.fields
         if fields is None or wanted is None or not isinstance(records, RecordColumns):
             return None
         if (names := fields.columns_of(wanted, records.kinds())) is None:
             return None
-        columns = [records.numbers(name) for name in names]
-        if len(places) == len(records):
-            return columns
-        chosen = np.array(indexes, np.int64)[places]
-        return [column[chosen] for column in columns]
+        some = selector(indexes)
+        columns = [records.numbers(name)[some] for name in names]
+        return columns if len(places) == len(indexes) else [column[places] for column in columns]
 
     def _note_overflows(self, found: Divided, keys: Sequence[bytes], indexes: Sequence[int]) -> None:
         """Integers that may leave the machine's range fall under rule 3. In hooks they are Python's."""
@@ -302,8 +298,10 @@ class PaneGate:
         steps = fold.steps(found.given) if found.given else None
         if steps is None:
             return
-        for start in np.unique(found.starts).tolist():
-            window, places = self._window(start), np.flatnonzero(found.starts == start)
+        starts = starts_in(found.starts, self._windows.size)
+        for start in starts:
+            window = self._window(start)
+            places: Any = np.flatnonzero(found.starts == start) if len(starts) > 1 else slice(None)
             reach = 0.0 if window is None else window.known_reach(fold)
             growth = float(steps[places].sum())
             if reach + growth <= _MOST_REACH:
@@ -322,9 +320,10 @@ def starts_in(starts: Column, size: int) -> list[int]:
     """The distinct starts of windows of one size."""
     import numpy as np
 
-    least = int(starts.min(initial=_FAR))
-    numbers = (starts - least) // size
-    most = int(numbers.max(initial=0))
+    least, last = int(starts.min(initial=_FAR)), int(starts.max(initial=-_FAR))
+    if least >= last:
+        return [least] if len(starts) else []
+    numbers, most = (starts - least) // size, (last - least) // size
     chosen = distinct(numbers, most + 1) if most < len(starts) else np.unique(numbers)
     return [least + number * size for number in chosen.tolist()]
 
