@@ -36,7 +36,6 @@ AGGREGATES: dict[str, Any] = {
     "mean": agg.mean("weight"),
     "mean price": agg.mean("price"),
     "other": agg.sum(lambda bid: bid.price),
-    "of floats": agg.sum("price", float),
     "long": agg.count(where=lambda bid: len(bid.note) > 1),
 }
 
