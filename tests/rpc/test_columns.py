@@ -19,6 +19,7 @@ import millwheel.rpc.columns
 from millwheel.rpc.columns import RecordColumns, bytes_of, extremes_of, longest_of
 from millwheel.rpc.deliveries import decode_delivery, record_count
 from millwheel.rpc.v1 import delivery_pb2 as wire
+from tests.patience import patience
 
 ROWS: list[dict[str, Any]] = [
     {"text": f"cat-{number}", "raw": b"\xff", "size": number, "share": number / 4, "odd": number % 2 == 1}
@@ -215,5 +216,6 @@ def test_numbers_load_no_pandas() -> None:
         "records = RecordColumns(pa.RecordBatch.from_arrays([column], ['n']), array('q', [1, 2]), '')\n"
         "print(records.numbers('n').tolist(), 'pandas' in sys.modules)"
     )
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    command = [sys.executable, "-c", program]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=patience(30), check=True)
     assert found.stdout == "[0, 0] False\n"
