@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import Any
 
 import uvloop
 
@@ -33,8 +34,8 @@ async def feed(address: str, records: int, topology: str) -> float:
     return began
 
 
-async def feed_tables(address: str, records: int, rows: int) -> float:
-    """The same records as tables of Arrow."""
+async def feed_tables(address: str, records: int, rows: int, topology: str) -> float:
+    """The same records as tables of Arrow. Those of ``windowed_sum`` have a number, too, which is always 1."""
     import pyarrow as pa
 
     tables, keys, payloads, times = [], list[str](), list[bytes](), list[int]()
@@ -44,7 +45,10 @@ async def feed_tables(address: str, records: int, rows: int) -> float:
         times += stamps
     for at in range(0, records, rows):
         part = slice(at, at + rows)
-        tables.append(pa.table({"key": keys[part], "payload": payloads[part], "at": times[part]}))
+        columns: dict[str, list[Any]] = {"key": keys[part], "payload": payloads[part], "at": times[part]}
+        if topology == "windowed_sum":
+            columns["amount"] = [1] * len(keys[part])
+        tables.append(pa.table(columns))
     step = 1_000 // PER_MILLISECOND
     async with Injector("events", address=address, process="bench") as injector:
         began = time.time()
@@ -58,5 +62,5 @@ async def feed_tables(address: str, records: int, rows: int) -> float:
 if __name__ == "__main__":
     where, count, name, *given = sys.argv[1:]
     size = int(given[0]) if given else 0
-    run = feed_tables(where, int(count), size) if size else feed(where, int(count), name)
+    run = feed_tables(where, int(count), size, name) if size else feed(where, int(count), name)
     print(uvloop.run(run), flush=True)

@@ -25,13 +25,14 @@ FORMS = {
     "keyed_count.window.plain": ("windowed_plain", windows.Result[int]),
     "keyed_count.columns.exactly_once": ("windowed", windows.Result[int]),
     "keyed_count.columns.tables": ("windowed", windows.Result[int]),
+    "keyed_count.columns.tables.sum": ("windowed_sum", windows.Result[int]),
 }
 """By figure: the topology in bench/topologies.py, and the type of its results."""
 
-_OPTIONS = {"keyed_count.columns.exactly_once": ("--columns",), "keyed_count.columns.tables": ("--columns",)}
+_OPTIONS = {name: ("--columns",) for name in FORMS if name.startswith("keyed_count.columns.")}
 """By figure: the options of its server, if it has any."""
 
-_ROWS = {"keyed_count.columns.tables": 8_192}
+_ROWS = {name: 8_192 for name in FORMS if name.startswith("keyed_count.columns.tables")}
 """By figure: the rows of the tables of Arrow that its injector sends. The others send records."""
 
 _PATIENCE = 180.0

@@ -11,6 +11,7 @@ import millwheel as mw
 from millwheel import agg, windows
 
 __all__ = [
+    "Amount",
     "Count",
     "Event",
     "Item",
@@ -23,6 +24,7 @@ __all__ = [
     "steady",
     "windowed",
     "windowed_plain",
+    "windowed_sum",
 ]
 
 SECOND = mw.seconds(1)
@@ -42,6 +44,12 @@ class Count(msgspec.Struct, array_like=True):
     key: str
     end: int
     count: int
+
+
+class Amount(Event):
+    """A record with a number."""
+
+    amount: int
 
 
 class SecondCounter(mw.Computation[Event, dict[int, int]]):
@@ -75,11 +83,13 @@ def _by_hand(name: str, guaranteed: bool) -> mw.Topology:
     return topology
 
 
-def _windowed(name: str, guaranteed: bool) -> mw.Topology:
+def _windowed(name: str, guaranteed: bool, kind: type[Event] = Event, field: str = "") -> mw.Topology:
+    """``field``: what is added up. Empty: records are counted."""
     topology = mw.Topology(name)
-    topology.source("events", Event)
+    topology.source("events", kind)
+    made = agg.sum(field) if field else agg.count()
     topology.add(
-        windows.Aggregate(windows.tumbling(SECOND), agg.count(), output="counts"),
+        windows.Aggregate(windows.tumbling(SECOND), made.bind(kind), output="counts"),
         name="counter",
         inputs={"events": mw.key("key")},
         outputs={"counts": windows.Result[int]},
@@ -93,6 +103,7 @@ counts = _by_hand("counts", True)
 counts_plain = _by_hand("counts-plain", False)
 windowed = _windowed("windowed", True)
 windowed_plain = _windowed("windowed-plain", False)
+windowed_sum = _windowed("windowed-sum", True, Amount, "amount")
 
 
 class Ping(msgspec.Struct, array_like=True):

@@ -59,7 +59,7 @@ def _extreme(of: Of, where: Where, item: Any, *, smallest: bool) -> Aggregator[A
         add = counting(lambda a, record: merge(a, get(record)), where)
         result = kind if where is None else kind | None
         item = reader.source(record_type) if where is None else ""
-        fold = ExtremeFold(kind, reader.get, smallest=smallest) if item and foldable(kind) else None
+        fold = ExtremeFold(kind, reader, smallest=smallest) if item and foldable(kind) else None
         return adding(item, Aggregator(kind | None, lambda: None, add, merge, same, result, specialise, ne), fold)
 
     def specialise(record_type: Any) -> Aggregator[Any, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from millwheel.agg.reading import Reader
 from millwheel.sdk.columns import Fold, NotFoldedError
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class CountFold(Fold):
     form = "count"
     kinds = (_COUNT,)
     reads = False
+    fields = ()
 
     def read(self, values: Sequence[Any]) -> list[Column]:
         """See Fold."""
@@ -51,13 +53,14 @@ class CountFold(Fold):
 
 
 class SumFold(Fold):
-    """``agg.sum`` of what ``get`` reads from a value, which is of ``kind``: int or float."""
+    """``agg.sum`` of what ``reader`` reads from a value, which is of ``kind``: int or float."""
 
     reads = True
 
-    def __init__(self, kind: type, get: Callable[[Any], Any]) -> None:
+    def __init__(self, kind: type, reader: Reader) -> None:
         self._kind = kind
-        self._get = get
+        self._get = reader.get
+        self.fields = _fields(kind, reader)
         self.form = f"sum {kind.__name__}"
         self.kinds = (_KINDS[kind],)
 
@@ -85,8 +88,8 @@ class SumFold(Fold):
 class MeanFold(SumFold):
     """``agg.mean``: the number of records, and the sum."""
 
-    def __init__(self, kind: type, get: Callable[[Any], Any]) -> None:
-        super().__init__(kind, get)
+    def __init__(self, kind: type, reader: Reader) -> None:
+        super().__init__(kind, reader)
         self.form = f"mean {kind.__name__}"
         self.kinds = (_COUNT, _KINDS[kind])
 
@@ -107,9 +110,10 @@ class ExtremeFold(Fold):
 
     reads = True
 
-    def __init__(self, kind: type, get: Callable[[Any], Any], *, smallest: bool) -> None:
+    def __init__(self, kind: type, reader: Reader, *, smallest: bool) -> None:
         self._kind = kind
-        self._get = get
+        self._get = reader.get
+        self.fields = _fields(kind, reader)
         self._smallest = smallest
         self.form = f"extreme {kind.__name__}"
         self.kinds = (_KINDS[kind], _FLAG)
@@ -156,6 +160,8 @@ class SeveralFold(Fold):
         self.form = [[name, fold.form] for name, fold in folds.items()]
         self.kinds = [kind for fold in folds.values() for kind in fold.kinds]
         self.reads = any(fold.reads for fold in folds.values())
+        fields = [fold.fields for fold in folds.values()]
+        self.fields = None if None in fields else [one for each in fields for one in each or ()]
 
     def read(self, values: Sequence[Any]) -> list[Column]:
         """See Fold."""
@@ -190,6 +196,11 @@ class SeveralFold(Fold):
             parts.append((fold, columns[at:last], [next(reading)] if given and fold.reads else []))
             at = last
         return parts
+
+
+def _fields(kind: type, reader: Reader) -> list[tuple[str, type]] | None:
+    """The field that is read, if it is one of the value itself."""
+    return [(reader.of, kind)] if isinstance(reader.of, str) and "." not in reader.of else None
 
 
 def _numbers(get: Callable[[Any], Any], values: Sequence[Any], kind: type) -> Column:

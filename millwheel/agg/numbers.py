@@ -63,7 +63,7 @@ def sum(of: Of = None, item: Any = None, *, where: Where = None) -> Aggregator[A
         get = reader.of_records(record_type)
         add = counting(lambda total, record: total + get(record), where)
         item = reader.source(record_type) if where is None else ""
-        fold = SumFold(kind, reader.get) if item and foldable(kind) else None
+        fold = SumFold(kind, reader) if item and foldable(kind) else None
         return adding(item, Aggregator(kind, lambda: 0, add, plus, same, kind, specialise, ne), fold)
 
     def specialise(record_type: Any) -> Aggregator[Any, Any]:
@@ -102,7 +102,7 @@ def mean(of: Of = None, *, where: Where = None) -> Aggregator[tuple[int, float],
     def specialise(record_type: Any) -> Aggregator[tuple[int, float], Any]:
         reader.check_number("mean", record_type, where)
         kind = reader.type_in(record_type)
-        return make(MeanFold(kind, get) if where is None and foldable(kind) else None)
+        return make(MeanFold(kind, reader) if where is None and foldable(kind) else None)
 
     return make()
 

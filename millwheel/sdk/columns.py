@@ -37,6 +37,11 @@ class Fold(ABC):
     """The NumPy type of each column."""
     reads: bool
     """Whether it reads the values of records."""
+    fields: Sequence[tuple[str, type]] | None = None
+    """The fields of values that it reads, each with the type of its numbers: ``read`` returns one column of each.
+
+    Then columns of a delivery that have these fields are what it takes. None: what it reads is in values alone.
+    """
 
     @abstractmethod
     def read(self, values: Sequence[Any]) -> list[Column]:

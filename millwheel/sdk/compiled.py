@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from millwheel.model.stream_names import full_name, local_name
-from millwheel.sdk.codecs import StateCodec, ValueCodec, codec_for
+from millwheel.sdk.codecs import StateCodec, ValueCodec, ValueFormat, codec_for
+from millwheel.sdk.column_fields import ColumnFields, column_fields
 from millwheel.sdk.columns import ColumnWindows
 from millwheel.sdk.computation import Computation, overrides_timer_hook
 from millwheel.sdk.context import Context
-from millwheel.sdk.declarations import DerivedStream, Reading
+from millwheel.sdk.declarations import DerivedStream, Reading, as_it_is
 from millwheel.sdk.errors import UsageError, did_you_mean
 from millwheel.sdk.growing.codec import any_state_codec
 from millwheel.sdk.growing.fields import is_growing
@@ -80,6 +81,9 @@ class CompiledComputation:
     """Whether no hook begins before the commits of former ones are durable: see ``Computation._writes``."""
     windows: ColumnWindows | None = None
     """How windows are kept by columns. None: each pane is in the state of its key, or it has no windows."""
+    column_fields: Mapping[str, ColumnFields] = field(default_factory=dict)
+    """By input stream: how windows by columns read fields of its records from columns. A stream without: from values
+    alone."""
     remedy: str = ""
     """What helps if its hooks fail. Empty: what helps with all user code. See ``Computation._remedy``."""
     topology: str = ""
@@ -120,6 +124,7 @@ def compile_computation(
         state = replace(state, check=None)
     readings = declared.readings
     names = {full_name(topology.name, stream) if full_names else stream: stream for stream in declared.inputs}
+    windows = _by_columns(computation, declared.options, readings)
     return CompiledComputation(
         name=name,
         computation=computation,
@@ -149,7 +154,14 @@ def compile_computation(
         begins_with=None if computation._begins_with is None else encode_key(computation._begins_with),
         feeds=computation._feeds,
         writes=computation._writes,
-        windows=_by_columns(computation, declared.options, readings),
+        windows=windows,
+        column_fields={}
+        if windows is None
+        else {
+            stream: found
+            for stream, called in names.items()
+            if (found := _column_fields(plan.streams[called], readings.get(called, ()))) is not None
+        },
         remedy=computation._remedy,
         topology=topology.name,
     )
@@ -162,6 +174,13 @@ def _by_columns(
     if not options.strong or any(len(each) > 1 for each in readings.values()):
         return None
     return computation._by_columns()
+
+
+def _column_fields(stream: PlannedStream, readings: Sequence[Reading]) -> ColumnFields | None:
+    """How fields of a stream's records are read from columns. A filter, a function or a user's codec needs values."""
+    if _codec(stream).format is not ValueFormat.MSGPACK or any(one.convert is not as_it_is for one in readings):
+        return None
+    return column_fields(stream.type)
 
 
 def consumers_of(topology: TopologyGraph, stream: str) -> list[tuple[str, Callable[[Any], bytes]]]:

@@ -20,7 +20,7 @@ import msgspec
 from millwheel.model.time import Timestamp
 from millwheel.sdk.typeinfo import cached_by_type
 
-__all__ = ["Exact", "exact_test", "is_writable"]
+__all__ = ["Exact", "behind", "exact_test", "is_plain_struct", "is_writable"]
 
 Exact = Callable[[Any], bool]
 """True if the classes of a value's parts prove that it is of its type. False proves nothing."""
@@ -75,7 +75,7 @@ class _TestSource:
             yield f"{indent}if {name} is not None:"
             yield from self.test(present, name, depth + 1)
             return
-        annotation = _behind(annotation)
+        annotation = behind(annotation)
         cls, arguments = get_origin(annotation) or annotation, get_args(annotation)
         yield f"{indent}if type({name}) is not {self._class(cls)}: return False"
         if cls is tuple and arguments and Ellipsis not in arguments:
@@ -90,7 +90,7 @@ class _TestSource:
             yield f"{indent}for {key}, {item} in {name}.items():"
             yield from self.test(arguments[0], key, depth + 1)
             yield from self.test(arguments[1], item, depth + 1)
-        elif _is_plain_struct(cls):
+        elif is_plain_struct(cls):
             fields = msgspec.structs.fields(annotation)
             yield from self._parts([(f"{name}.{field.name}", field.type) for field in fields], depth)
         elif not _is_scalar(cls):
@@ -120,7 +120,7 @@ def _is_scalar(annotation: Any) -> bool:
     return any(annotation is kind for kind in _SCALARS)
 
 
-def _behind(annotation: Any) -> Any:
+def behind(annotation: Any) -> Any:
     """The type behind a NewType, or behind a ``TimeInt``. Another Annotated type may have constraints, and stays."""
     while True:
         if isinstance(annotation, NewType):
@@ -133,18 +133,20 @@ def _behind(annotation: Any) -> Any:
 
 def _is_plain_key(annotation: Any) -> bool:
     """Whether the type is a scalar or a tuple of scalars."""
-    plain = _behind(annotation)
+    plain = behind(annotation)
     parts = get_args(plain) if get_origin(plain) is tuple else (plain,)
-    return all(_is_scalar(_behind(one)) for one in parts)
+    return all(_is_scalar(behind(one)) for one in parts)
 
 
-def _is_plain_struct(cls: Any) -> bool:
+def is_plain_struct(cls: Any) -> bool:
     """Whether an instance has no content except its fields, and source code can name each field.
 
     The encoder reads a field's slot. A property of a subclass may hide the slot, so a test that reads the property
-    would look at another value.
+    would look at another value. A ``__getattribute__`` may hide it, too.
     """
     if not isinstance(cls, type) or not issubclass(cls, msgspec.Struct) or hasattr(cls, "__post_init__"):
+        return False
+    if cls.__getattribute__ is not object.__getattribute__:
         return False
     return all(is_writable(name) and ismemberdescriptor(getattr_static(cls, name)) for name in cls.__struct_fields__)
 

@@ -10,11 +10,14 @@ from millwheel.client.injector.rerouting import Rerouting
 from millwheel.master.services import routing
 from millwheel.rpc import deliveries
 from millwheel.rpc.columns import RecordColumns
+from millwheel.sdk import compiled
+from millwheel.sdk.column_fields import ColumnFields
 from millwheel.worker.dedup import check, renaming
 from millwheel.worker.dedup.pieces import PositionPiece
 from millwheel.worker.dedup.positions import PositionSource
 from millwheel.worker.dedup.tables import Tables
 from millwheel.worker.interval.hooks.pane_gate import PaneGate
+from millwheel.worker.interval.hooks.runner import Runner
 from millwheel.worker.interval.outbox.outbox import Outbox
 from millwheel.worker.interval.panes.key_index import KeyIndex
 from millwheel.worker.interval.panes.table import PaneTable, WindowPanes
@@ -312,5 +315,65 @@ rewriting(
     "return True",
     seeds=0,
     test=f"{_INDEX}::test_growth_ends_although_keys_meet_in_one_place",
+    why=_FEW,
+)
+
+rewriting(
+    "fields-of-other-types",
+    "G1",
+    "a field is taken from a column if the values of all columns can be read",
+    ColumnFields.columns_of,
+    "if any(types.get(name, kind) is not kind for name, kind in columns.items()):",
+    "if False:",
+    seeds=0,
+    test="tests/sdk/test_column_fields.py::test_each_wanted_field_needs_its_column",
+    why=_FEW,
+)
+
+rewriting(
+    "fields-of-missing-columns",
+    "G1",
+    "a field is taken from a column if no row lacks a field that is required",
+    ColumnFields.columns_of,
+    "if not self._needed <= columns.keys() or (",
+    "if (",
+    seeds=0,
+    test="tests/sdk/test_column_fields.py::test_what_a_column_may_not_say_is_left_to_values",
+    why=_FEW,
+)
+
+rewriting(
+    "fields-before-functions",
+    "G1",
+    "what a function or a filter makes of a value is not taken from its column",
+    compiled,
+    " or any(one.convert is not as_it_is for one in readings)",
+    "",
+    seeds=0,
+    test="tests/windows/test_by_column_fields.py::test_values_are_made_where_only_they_say_it",
+    why=_FEW,
+)
+
+rewriting(
+    "fields-of-other-records",
+    "G1",
+    "of columns, the numbers of the records at hand are taken",
+    PaneGate,
+    "[column[places] for column in columns]",
+    "[column[: len(places)] for column in columns]",
+    seeds=0,
+    test="tests/windows/test_by_column_fields.py::test_fields_of_columns_have_the_effects_of_records",
+    why=_FEW,
+)
+
+rewriting(
+    "values-of-dropped-records",
+    "G1",
+    "a record behind a late one that is dropped has its own value",
+    Runner.run_hooks,
+    "value = UNDECODED  #",
+    "pass  #",
+    seeds=0,
+    test="tests/worker/interval/test_scenarios.py::test_a_record_behind_a_late_one_has_its_own_value",
     why=_FEW,
 )

@@ -113,6 +113,34 @@ def test_what_depends_on_the_value_has_no_fold() -> None:
         assert fold_of(aggregator.bind(Bid)) is None
 
 
+@pytest.mark.parametrize("name", AGGREGATORS)
+def test_the_fields_of_a_fold_are_what_it_reads(name: str) -> None:
+    fold = fold_of(AGGREGATORS[name].bind(Bid))
+    assert fold is not None
+    assert fold.fields is not None
+    bids = [Bid(-0.0, -(2**63)), Bid(math.nan, 7)]
+    found = [column.tolist() for column in fold.read(bids)]
+    assert repr(found) == repr([[getattr(bid, field) for bid in bids] for field, _ in fold.fields])
+    assert dict(fold.fields).items() <= {"price": float, "size": int}.items()
+
+
+class Lot(msgspec.Struct):
+    bid: Bid
+
+
+def test_what_is_no_field_of_the_value_is_in_values_alone() -> None:
+    def price(lot: Lot) -> float:
+        return lot.bid.price
+
+    for aggregator in (agg.sum("bid.size"), agg.mean(price), combined({"n": agg.count(), "m": agg.mean("bid.price")})):
+        fold = fold_of(aggregator.bind(Lot))
+        assert fold is not None
+        assert fold.fields is None
+    fold = fold_of(agg.sum().bind(int))
+    assert fold is not None
+    assert fold.fields is None
+
+
 def test_several_integers_reach_as_far_as_the_largest() -> None:
     fold = fold_of(combined({"price": agg.sum("price"), "total": agg.sum("size"), "mean": agg.mean("size")}).bind(Bid))
     assert fold is not None

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from millwheel.rpc.column_keys import ColumnKeys
 from millwheel.rpc.columns import RecordColumns
-from millwheel.worker.interval.panes.key_index import MAX_KEY, MIXERS, KeyIndex, distinct
+from millwheel.worker.interval.hooks.pane_gate import starts_in
+from millwheel.worker.interval.panes.key_index import MAX_KEY, MIXERS, KeyIndex, distinct, selector
 from millwheel.worker.interval.panes.table import PaneTable, WindowPanes
 
 NAME = (0, 10, b"")
@@ -212,3 +213,16 @@ def test_rows_by_numbers_are_the_rows_of_the_keys(given_steps: list[Any]) -> Non
 @given(st.lists(st.integers(0, 30), max_size=30), st.integers(31, 600))
 def test_distinct_numbers(numbers: list[int], below: int) -> None:
     assert distinct(np.array(numbers, np.int64), below).tolist() == sorted(set(numbers))
+
+
+@given(st.lists(st.integers(0, 30), max_size=30, unique=True).map(sorted), st.integers(0, 30), st.integers(0, 9))
+def test_a_selector_finds_the_items_at_the_indexes(indexes: list[int], first: int, count: int) -> None:
+    column = np.arange(100, 140)
+    for some in (indexes, range(first, first + count), range(first, first + count, 2)):
+        assert column[selector(some)].tolist() == [100 + index for index in some]
+
+
+@given(st.lists(st.integers(-5, 40), max_size=30), st.integers(1, 20))
+def test_the_starts_of_windows_are_each_named_once(numbers: list[int], size: int) -> None:
+    starts = [number * size - 7 for number in numbers]
+    assert starts_in(np.array(starts, np.int64), size) == sorted(set(starts))

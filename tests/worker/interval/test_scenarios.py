@@ -271,3 +271,21 @@ def test_late_records_are_flagged_or_dropped_or_diverted() -> None:
         assert harness.values("out") == expected
         assert harness.values("late-queries") == diverted
         assert harness.counts("flag")["late"] == 1
+
+
+@pytest.mark.guarantee("G1", section="4.5")
+@pytest.mark.parametrize("late", [mw.Late.DROP, mw.divert("late-queries")])
+@pytest.mark.parametrize("filtered", [False, True])
+def test_a_record_behind_a_late_one_has_its_own_value(late: mw.Late, filtered: bool) -> None:
+    class Pass(mw.Computation[Query, None]):
+        def process_record(self, ctx: mw.Context[None], record: mw.Record[Query]) -> None:
+            ctx.produce("out", getattr(record.value, "text", "no query"))
+
+    topology = mw.Topology("lateness")
+    queries = topology.source("queries", Query)
+    passed = queries.filter(lambda query: True) if filtered else queries
+    passed.key_by("place").process("pass", Pass(), {"out": str, "late-queries": Query}, late=late)
+    harness = TopologyHarness(topology)
+    harness.advance(at(5))
+    harness.send_all("queries", [(Query(text, "x"), at(time)) for text, time in (("a", 5), ("late", 4), ("b", 6))])
+    assert harness.values("out") == ["a", "b"]

@@ -23,6 +23,7 @@ from collections.abc import Container, Sequence, Set
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from millwheel.model.time import TimeDomain
+from millwheel.rpc.columns import RecordColumns
 from millwheel.sdk.columns import ColumnWindows
 from millwheel.sdk.declarations import DROPPED
 from millwheel.sdk.options import LateAction
@@ -30,7 +31,7 @@ from millwheel.windows.assigners import window_tag
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
 from millwheel.worker.interval.hooks.runner import Runner
 from millwheel.worker.interval.intake import DeliveryReceipt
-from millwheel.worker.interval.panes.key_index import distinct
+from millwheel.worker.interval.panes.key_index import distinct, selector
 from millwheel.worker.interval.panes.table import MAX_WINDOWS, WindowPanes
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
@@ -199,7 +200,7 @@ class PaneGate:
         delivery, clocks, size = receipt.delivery, self._clocks, self._windows.size
         stamps = np.array(delivery.timestamps, np.int64)
         if len(indexes) != len(stamps):
-            stamps = stamps[list(indexes)]
+            stamps = stamps[selector(indexes)]
         if (starts := self._all_in_time(delivery, stamps)) is not None:
             return Divided(np.arange(len(stamps)), starts)
         fits = (stamps > -2 * _FAR) & (stamps < 2 * _FAR)
@@ -242,6 +243,9 @@ class PaneGate:
         may_drop = program.one_reading[delivery.stream]
         if not (fold.reads or may_drop is not None) or not len(found.places):
             return
+        if (numbers := self._read_columns(delivery, indexes, found.places)) is not None:
+            found.given = numbers
+            return
         read = may_drop or program.inputs[delivery.stream]
         places = found.places.tolist()
         encoded = [delivery.values[indexes[place]] for place in places]
@@ -271,6 +275,21 @@ class PaneGate:
         found.keep(kept)
         found.given = fold.read([value for value in values if value is not DROPPED])
 
+    def _read_columns(self, delivery: Delivery, indexes: Sequence[int], places: Column) -> list[Column] | None:
+        """What the fold takes of the records at some places, if columns have it. None: their values are read.
+
+        Then each value can be read, and has these very numbers: see ``ColumnFields``.
+        """
+        records, fields = delivery.values, self._setup.program.column_fields.get(delivery.stream)
+        wanted = self._windows.fold.fields
+        if fields is None or wanted is None or not isinstance(records, RecordColumns):
+            return None
+        if (names := fields.columns_of(wanted, records.kinds())) is None:
+            return None
+        some = selector(indexes)
+        columns = [records.numbers(name)[some] for name in names]
+        return columns if len(places) == len(indexes) else [column[places] for column in columns]
+
     def _note_overflows(self, found: Divided, keys: Sequence[bytes], indexes: Sequence[int]) -> None:
         """Integers that may leave the machine's range fall under rule 3. In hooks they are Python's."""
         import numpy as np
@@ -279,8 +298,10 @@ class PaneGate:
         steps = fold.steps(found.given) if found.given else None
         if steps is None:
             return
-        for start in np.unique(found.starts).tolist():
-            window, places = self._window(start), np.flatnonzero(found.starts == start)
+        starts = starts_in(found.starts, self._windows.size)
+        for start in starts:
+            window = self._window(start)
+            places: Any = np.flatnonzero(found.starts == start) if len(starts) > 1 else slice(None)
             reach = 0.0 if window is None else window.known_reach(fold)
             growth = float(steps[places].sum())
             if reach + growth <= _MOST_REACH:
@@ -299,9 +320,10 @@ def starts_in(starts: Column, size: int) -> list[int]:
     """The distinct starts of windows of one size."""
     import numpy as np
 
-    least = int(starts.min(initial=_FAR))
-    numbers = (starts - least) // size
-    most = int(numbers.max(initial=0))
+    least, last = int(starts.min(initial=_FAR)), int(starts.max(initial=-_FAR))
+    if least >= last:
+        return [least] if len(starts) else []
+    numbers, most = (starts - least) // size, (last - least) // size
     chosen = distinct(numbers, most + 1) if most < len(starts) else np.unique(numbers)
     return [least + number * size for number in chosen.tolist()]
 

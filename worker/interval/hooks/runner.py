@@ -285,6 +285,7 @@ class Runner:
                     no_calls += self.reading_failed(key, RecordItem(receipt, index), error)
                     continue
                 if value is DROPPED:
+                    value = UNDECODED  # the next record may be on time, and have no reading
                     consume(index)
                     no_calls += 1
                     continue

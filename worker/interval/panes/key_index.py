@@ -6,13 +6,14 @@ cache: nothing of it is stored, and it may be emptied at any time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from millwheel.rpc.column_keys import ColumnKeys
-    from millwheel.sdk.columns import Column
+    from millwheel.sdk.columns import Column, Rows
 
-__all__ = ["MAX_KEY", "MIXERS", "KeyIndex", "distinct"]
+__all__ = ["MAX_KEY", "MIXERS", "KeyIndex", "distinct", "selector"]
 
 _WORD: Final = 8
 MAX_KEY: Final = 4 * _WORD
@@ -201,6 +202,15 @@ def distinct(numbers: Column, below: int) -> Column:
     marks = np.zeros(below, np.bool_)
     marks[numbers] = True
     return np.flatnonzero(marks)
+
+
+def selector(indexes: Sequence[int]) -> slice | Rows:
+    """What selects the items of a column at these indexes, as NumPy does it fastest."""
+    import numpy as np
+
+    if isinstance(indexes, range) and indexes.step == 1:
+        return slice(indexes.start, indexes.stop)
+    return np.array(indexes, np.int64)
 
 
 def _words_of(padded: Any, starts: Column, lengths: Column, longest: int) -> list[Column]:

@@ -24,7 +24,7 @@ from millwheel.model.time import MAX_TIMESTAMP, TimeDomain
 from millwheel.rpc.column_keys import ColumnKeys
 from millwheel.sdk.columns import Fold
 from millwheel.windows.assigners import window_tag
-from millwheel.worker.interval.panes.key_index import KeyIndex, distinct
+from millwheel.worker.interval.panes.key_index import KeyIndex, distinct, selector
 
 if TYPE_CHECKING:
     from millwheel.sdk.columns import Column, Rows
@@ -245,16 +245,11 @@ class PaneTable:
         """
         if not isinstance(keys, ColumnKeys):
             return None
-        import numpy as np
-
         index = self.index
         spare = len(index.keys) - _MOST_SPARE
         if spare > 0 and spare > max((len(window.rows) for window in self.windows.values()), default=0):
             index.empty()
-        some = isinstance(indexes, range) and indexes.step == 1
-        numbers = index.numbers_of(
-            keys, slice(indexes[0], indexes[-1] + 1) if some else np.array(indexes, np.int64)
-        )  # fmt: skip
+        numbers = index.numbers_of(keys, selector(indexes))
         self._count_index()
         return numbers
 

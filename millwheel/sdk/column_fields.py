@@ -1,0 +1,86 @@
+"""Which columns of Arrow are the fields of records, so that no value needs to be made for them (sections 4.2, 5.2; G1).
+
+A record of columns has a value: the map of its row. It is made, and decoded as the stream's type, where a hook needs
+it. Numbers may be taken from a column instead if that has the same effect for each row: the value can be decoded,
+whatever the row has, and the field then has the number in the column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, get_origin
+
+import msgspec
+
+from millwheel.sdk.exact_types import behind, is_plain_struct
+from millwheel.sdk.typeinfo import cached_by_type
+
+__all__ = ["ColumnFields", "column_fields"]
+
+_EMPTY: Final = (list, dict, set, bytearray)
+"""Functions that make a default, and are no user's code."""
+
+
+class ColumnFields:
+    """The fields of a struct, and the columns that they are in.
+
+    >>> class Bid(msgspec.Struct, rename="camel"):
+    ...     item: str
+    ...     best_price: int
+    >>> fields = column_fields(Bid)
+    >>> fields.columns_of([("best_price", int)], {"item": str, "bestPrice": int})
+    ['bestPrice']
+    >>> fields.columns_of([("best_price", int)], {"item": str, "bestPrice": float})  # a value may be refused
+    """
+
+    def __init__(self, fields: Sequence[msgspec.structs.FieldInfo], closed: bool) -> None:
+        """
+        Args:
+            fields: The fields of the struct.
+            closed: Whether it refuses values with other fields.
+        """
+        self._names = {one.name: one.encode_name for one in fields}
+        self._types = {one.encode_name: behind(one.type) for one in fields}
+        self._needed = {one.encode_name for one in fields if one.required or not _has_plain_default(one)}
+        self._closed = closed
+
+    def columns_of(self, wanted: Iterable[tuple[str, type]], columns: Mapping[str, type]) -> list[str] | None:
+        """The columns that have some fields of the records.
+
+        Args:
+            wanted: The names of the fields as Python has them, each with the type of the numbers that are wanted.
+            columns: The types of the values of the columns, by name. None of the values is null.
+
+        Returns:
+            The names of the columns. None: only the values of the records say what is in these fields.
+        """
+        types = self._types
+        if not self._needed <= columns.keys() or (self._closed and not columns.keys() <= types.keys()):
+            return None
+        if any(types.get(name, kind) is not kind for name, kind in columns.items()):
+            return None
+        found: list[str] = []
+        for field, kind in wanted:
+            name = self._names.get(field)
+            if name is None or columns.get(name) is not kind:
+                return None
+            found.append(name)
+        return found
+
+
+@cached_by_type
+def column_fields(record_type: Any) -> ColumnFields | None:
+    """How the fields of values of a type are found in columns. None: only the values say it."""
+    struct = get_origin(record_type) or record_type
+    if not is_plain_struct(struct):
+        return None
+    config = struct.__struct_config__
+    if config.array_like or config.tag is not None:
+        return None
+    return ColumnFields(msgspec.structs.fields(record_type), config.forbid_unknown_fields)
+
+
+def _has_plain_default(field: msgspec.structs.FieldInfo) -> bool:
+    """Whether no user's code makes the value of a field that is missing."""
+    factory = field.default_factory
+    return factory is msgspec.NODEFAULT or any(factory is one for one in _EMPTY)
