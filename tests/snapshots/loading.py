@@ -66,19 +66,30 @@ async def accounts(address: str, name: str = "shop") -> list[Account]:
 
 
 async def sell(
-    address: str, first: int, last: int, sent: Callable[[int], None], pause: float = 0.0, name: str = "shop"
-) -> None:
-    """Send orders ``first`` to below ``last``, and finish. ``sent`` gets the number of orders that are ACKed."""
+    address: str,
+    first: int,
+    last: int | asyncio.Event,
+    sent: Callable[[int], None],
+    pause: float = 0.0,
+    name: str = "shop",
+) -> int:
+    """Send orders ``first`` to below ``last``, or until an event is set, and finish. Return the number of all orders.
+
+    ``sent`` gets the number of orders that are ACKed.
+    """
+    number = first
     async with Injector(f"{name}/orders", address=address, process="p", topology=shop.shop.named(name)) as injector:
-        for start in range(first, last, STEP):
-            numbers = range(start, min(start + STEP, last))
+        while not last.is_set() if isinstance(last, asyncio.Event) else number < last:
+            numbers = range(number, number + STEP if isinstance(last, asyncio.Event) else min(number + STEP, last))
             values, stamps = zip(*map(order, numbers), strict=True)
             await injector.send_many(list(values), list(stamps), positions=numbers)
             await injector.flush()
             await injector.advance(order(numbers[-1])[1])
-            sent(numbers[-1] + 1)
+            number = numbers[-1] + 1
+            sent(number)
             await asyncio.sleep(pause)
         await injector.finish()
+    return number
 
 
 async def totals(address: str, cursor: str, count: int | None = None, name: str = "shop") -> list[Total]:

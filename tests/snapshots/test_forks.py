@@ -24,11 +24,12 @@ from millwheel.snapshots.manifest import all_files, read_manifest
 from tests.patience import patience, until
 from tests.snapshots import shop, words
 from tests.snapshots.loading import STEP, accounts, expected, expected_accounts, sell, totals
-from tests.snapshots.test_restored import ACKED, ORDERS, snapshot
+from tests.snapshots.test_restored import ACKED, snapshot
 from tests.snapshots.words import Count, Word
 from tests.submitting import submit_copy
 from tests.system.server import WAIT, Server, run_cli
 
+ORDERS = 3_000
 EACH = 40
 """Words of each way in before the snapshot, and as many after it."""
 WORDS = Path(words.__file__).read_text()
