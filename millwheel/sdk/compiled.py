@@ -149,19 +149,29 @@ def compile_computation(
         begins_with=None if computation._begins_with is None else encode_key(computation._begins_with),
         feeds=computation._feeds,
         writes=computation._writes,
-        windows=_by_columns(computation, declared.options, readings),
+        windows=_by_columns(name, computation, declared.options, readings, plan.streams if verify else {}),
         remedy=computation._remedy,
         topology=topology.name,
     )
 
 
 def _by_columns(
-    computation: Computation[Any, Any], options: ComputationOptions, readings: Mapping[str, Sequence[Reading]]
+    name: str,
+    computation: Computation[Any, Any],
+    options: ComputationOptions,
+    readings: Mapping[str, Sequence[Reading]],
+    checked: Mapping[str, PlannedStream],
 ) -> ColumnWindows | None:
-    """How windows are kept by columns. A record that is read in several ways takes the way of hooks."""
+    """How windows are kept by columns. A record that is read in several ways takes the way of hooks.
+
+    ``checked``: the streams whose encodings are checked.
+    """
     if not options.strong or any(len(each) > 1 for each in readings.values()):
         return None
-    return computation._by_columns()
+    windows = computation._by_columns()
+    if windows is None or windows.output not in checked:
+        return windows
+    return replace(windows, encode=_codec_of(name, checked[windows.output]).verify_all)
 
 
 def consumers_of(topology: TopologyGraph, stream: str) -> list[tuple[str, Callable[[Any], bytes]]]:
@@ -194,6 +204,11 @@ def _codec(stream: PlannedStream) -> ValueCodec:
 
 
 def _encoder(computation: str, stream: PlannedStream, verify: bool) -> Callable[[Any], bytes]:
-    own = stream.declaration.codec if stream.declaration is not None else None
-    codec = codec_for(stream.type, f"computation {computation!r}, {stream.where}", own)
+    codec = _codec_of(computation, stream)
     return codec.verify if verify else codec.checked
+
+
+def _codec_of(computation: str, stream: PlannedStream) -> ValueCodec:
+    """The codec of a computation's output. Its errors name both."""
+    own = stream.declaration.codec if stream.declaration is not None else None
+    return codec_for(stream.type, f"computation {computation!r}, {stream.where}", own)

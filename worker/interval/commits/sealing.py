@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import repeat
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from millwheel.model.limits import MAX_STATE_BYTES
 from millwheel.sdk.codecs import StateCodec
-from millwheel.sdk.effects import Production
+from millwheel.sdk.effects import ProducedColumns, Production
 from millwheel.sdk.errors import TooLargeError, ValueEncodeError
 from millwheel.sdk.options import LateAction
 from millwheel.sdk.scope import UNSET
@@ -173,7 +174,7 @@ class Sealer:
         timers: list[TimerRow] = []
         holds: list[tuple[bytes, int | None]] = []
         # A key with a context in the batch gets no result of a pane. So its results come before what its hooks produce.
-        producing: list[tuple[bytes, list[Production]]] = list(batch.results)
+        producing: list[ProducedColumns | tuple[bytes, list[Production]]] = list(batch.results)
         dropped = 0
         for key, context in batch.contexts.items():
             dropped += context._dropped
@@ -232,12 +233,20 @@ class Sealer:
             return sum(stamps[index] < watermark_of(keys[index]) for index in indexes)
         return sum(stamps[index] < watermark for index in indexes) if receipt.held < watermark else 0
 
-    def _productions(self, producing: list[tuple[bytes, list[Production]]], position: int) -> list[ProductionRow]:
+    def _productions(
+        self, producing: list[ProducedColumns | tuple[bytes, list[Production]]], position: int
+    ) -> list[ProductionRow]:
         rows: list[ProductionRow] = []
         weak = not self._setup.program.options.strong
         incarnation = self._setup.config.incarnation
         append = rows.append
-        for key, produced in producing:
+        for each in producing:
+            if isinstance(each, ProducedColumns):  # strong: windows by columns have no others
+                stream, stamp, after = repeat(each.stream), repeat(each.timestamp), position + len(each.keys)
+                rows += zip(range(position, after), each.keys, stream, each.values, stamp, each.targets, repeat(b""))
+                position = after
+                continue
+            key, produced = each
             ordinal, origin = 0, None
             for one in produced:
                 opaque = b""

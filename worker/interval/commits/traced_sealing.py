@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from millwheel.sdk.effects import ProducedColumns
 from millwheel.worker.interval.commits.sealing import Sealed, Sealer
 from millwheel.worker.interval.entry import IntervalEntry
 from millwheel.worker.interval.hooks.runner import HookBatch
@@ -42,7 +43,11 @@ class TracedSealer(Sealer):
     def _results(self, batch: HookBatch, entry: IntervalEntry) -> None:
         """The entry begins with the results of panes."""
         at = 0
-        for key, productions in batch.results:
+        for one in batch.results:
+            if isinstance(one, ProducedColumns):  # of keys without a span
+                at += len(one.keys)
+                continue
+            key, productions = one
             if (span := self._traces.results.pop(key, None)) is not None:
                 self._traces.produced(span, entry.productions[at : at + len(productions)])
             at += len(productions)
@@ -53,7 +58,9 @@ class TracedSealer(Sealer):
         The last traced key ends the search.
         """
         contexts, marks = batch.contexts, self._traces.marks
-        sought, at = sum(key in contexts for key in marks), sum(len(made) for _, made in batch.results)
+        sought, at = sum(key in contexts for key in marks), 0
+        for one in batch.results:
+            at += len(one.keys if isinstance(one, ProducedColumns) else one[1])
         for key, context in contexts.items():
             if not sought:
                 return
