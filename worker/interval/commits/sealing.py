@@ -17,7 +17,15 @@ from millwheel.sdk.scope import UNSET
 from millwheel.worker.dedup import IdDelta
 from millwheel.worker.interval.commits.production_ids import deterministic_id
 from millwheel.worker.interval.commits.timer_changes import TimerChanges
-from millwheel.worker.interval.entry import FORMAT, PANES_FORMAT, IntervalEntry, ProductionRow, TimerRow
+from millwheel.worker.interval.entry import (
+    FORMAT,
+    PANES_FORMAT,
+    RUNS_FORMAT,
+    IntervalEntry,
+    ProductionRow,
+    ProductionRun,
+    TimerRow,
+)
 from millwheel.worker.interval.holds import Hold, joined
 from millwheel.worker.interval.hooks.runner import HookBatch
 from millwheel.worker.interval.intake import DeliveryReceipt
@@ -27,6 +35,9 @@ from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 
 __all__ = ["Sealed", "Sealer"]
+
+Produced = ProducedColumns | tuple[bytes, list[Production]]
+"""What many keys have produced, or one key."""
 
 _SMALLER_STATES: Final = """keep what grows in collections of a millwheel.GrowingState.
 Or keep one key's data under several keys, for example under 16 for each user:
@@ -174,7 +185,9 @@ class Sealer:
         timers: list[TimerRow] = []
         holds: list[tuple[bytes, int | None]] = []
         # A key with a context in the batch gets no result of a pane. So its results come before what its hooks produce.
-        producing: list[ProducedColumns | tuple[bytes, list[Production]]] = list(batch.results)
+        made = 0 if sealed.entry is None else len(sealed.entry.productions)
+        runs, producing = self._runs(batch.results, first | made)
+        made += sum(len(run.values) for run in runs)
         dropped = 0
         for key, context in batch.contexts.items():
             dropped += context._dropped
@@ -188,7 +201,6 @@ class Sealer:
             if context._hold is not UNSET:
                 holds.append((key, changes.apply_hold(key, context._hold, self._ending(sealed))))
         sealed.timers += len(timers)
-        made = len(sealed.entry.productions) if sealed.entry is not None else 0
         productions = self._productions(producing, first | made)
         records = sum(len(indexes) for _, indexes in consumed)
         late, drops = 0, self._setup.program.options.late.action is LateAction.DROP
@@ -200,7 +212,7 @@ class Sealer:
         duplicates, self._ids.duplicates = self._ids.duplicates, 0
         panes = seal_changes(self._panes) if self._panes.changed else []
         entry = IntervalEntry(
-            PANES_FORMAT if panes else FORMAT,
+            RUNS_FORMAT if runs else PANES_FORMAT if panes else FORMAT,
             self._clocks.watermark,
             self._clocks.wall,
             changed,
@@ -213,8 +225,10 @@ class Sealer:
             (records, duplicates, late, len(batch.dead), dropped),
             [],
             panes,
+            runs,
         )
-        return entry, self._outbox.add(productions, committed=not sealed.stored_first, now=self._clocks.elapsed)
+        committed, now = not sealed.stored_first, self._clocks.elapsed
+        return entry, self._outbox.add(productions, runs=runs, committed=committed, now=now)
 
     def _ending(self, sealed: Sealed) -> Hold:
         """The hold for what the commit ends."""
@@ -233,9 +247,31 @@ class Sealer:
             return sum(stamps[index] < watermark_of(keys[index]) for index in indexes)
         return sum(stamps[index] < watermark for index in indexes) if receipt.held < watermark else 0
 
-    def _productions(
-        self, producing: list[ProducedColumns | tuple[bytes, list[Production]]], position: int
-    ) -> list[ProductionRow]:
+    def _runs(self, results: list[Produced], position: int) -> tuple[list[ProductionRun], list[Produced]]:
+        """The results at the beginning that have the same targets, as runs, and all others.
+
+        Results that have targets of their own are rows, as are those of single keys, and what comes after them.
+        """
+        runs: list[ProductionRun] = []
+        if not self._setup.config.result_columns:
+            return runs, list(results)
+        for at, made in enumerate(results):
+            if not isinstance(made, ProducedColumns) or made.targets.count(made.targets[0]) < len(made.targets):
+                return runs, results[at:]
+            last = runs[-1] if runs else None
+            if last is None or (last.stream, last.targets) != (made.stream, made.targets[0]):
+                last = ProductionRun(position, made.stream, made.targets[0], [], [], [])
+                runs.append(last)
+            count = len(made.keys)
+            last.producers.extend(made.keys)
+            last.values.extend(made.values)
+            if last.times and last.times[-1][1] == made.timestamp:
+                count += last.times.pop()[0]
+            last.times.append((count, made.timestamp))
+            position += len(made.keys)
+        return runs, []
+
+    def _productions(self, producing: list[Produced], position: int) -> list[ProductionRow]:
         rows: list[ProductionRow] = []
         weak = not self._setup.program.options.strong
         incarnation = self._setup.config.incarnation

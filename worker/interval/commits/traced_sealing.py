@@ -41,8 +41,8 @@ class TracedSealer(Sealer):
         return entry, outbound
 
     def _results(self, batch: HookBatch, entry: IntervalEntry) -> None:
-        """The entry begins with the results of panes."""
-        at = 0
+        """The entry begins with the results of panes. Those in its runs have no span."""
+        at = -sum(len(run.values) for run in entry.runs)
         for one in batch.results:
             if isinstance(one, ProducedColumns):  # of keys without a span
                 at += len(one.keys)
@@ -58,7 +58,7 @@ class TracedSealer(Sealer):
         The last traced key ends the search.
         """
         contexts, marks = batch.contexts, self._traces.marks
-        sought, at = sum(key in contexts for key in marks), 0
+        sought, at = sum(key in contexts for key in marks), -sum(len(run.values) for run in entry.runs)
         for one in batch.results:
             at += len(one.keys if isinstance(one, ProducedColumns) else one[1])
         for key, context in contexts.items():
