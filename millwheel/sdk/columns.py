@@ -84,3 +84,6 @@ class ColumnWindows:
     make: Callable[[Sequence[str], Timestamp, Timestamp, Sequence[Any]], list[Any]]
     output: str
     encode: Callable[[Sequence[Any]], list[bytes]] | None = None
+    result_type: Any = None
+    encode_columns: Callable[[Sequence[bytes], Timestamp, Timestamp, Sequence[Any]], list[bytes] | None] | None = None
+    """Encodes results of ``result_type`` without making them. It returns None where that is not possible."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from millwheel.model.stream_names import full_name, local_name
-from millwheel.sdk.codecs import StateCodec, ValueCodec, codec_for
+from millwheel.sdk.codecs import StateCodec, ValueCodec, ValueFormat, codec_for
 from millwheel.sdk.columns import ColumnWindows
 from millwheel.sdk.computation import Computation, overrides_timer_hook
 from millwheel.sdk.context import Context
@@ -171,7 +171,10 @@ def _by_columns(
     windows = computation._by_columns()
     if windows is None or windows.output not in checked:
         return windows
-    return replace(windows, encode=_codec_of(name, checked[windows.output]).verify_all)
+    stream = checked[windows.output]
+    codec = _codec_of(name, stream)
+    plain = codec.format is ValueFormat.MSGPACK and stream.type == windows.result_type
+    return replace(windows, encode=codec.verify_all, encode_columns=windows.encode_columns if plain else None)
 
 
 def consumers_of(topology: TopologyGraph, stream: str) -> list[tuple[str, Callable[[Any], bytes]]]:

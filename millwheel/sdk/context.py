@@ -23,9 +23,10 @@ from millwheel.sdk.errors import (
     ValueEncodeError,
 )
 from millwheel.sdk.hook_faults import large_production, too_many
-from millwheel.sdk.scope import UNSET, OutputBinding, Scope, StateCell
+from millwheel.sdk.records import EncodeAll
+from millwheel.sdk.scope import UNSET, FixedRoute, OutputBinding, Scope, StateCell
 
-__all__ = ["Context", "production_of", "productions_of"]
+__all__ = ["Context", "has_fixed_route", "production_of", "productions_of"]
 
 State = TypeVar("State")
 
@@ -252,29 +253,33 @@ def production_of(scope: Scope, stream: str, at: Timestamp) -> Callable[[bytes, 
 
 
 def productions_of(
-    scope: Scope, stream: str, at: Timestamp, encode: Callable[[Sequence[Any]], list[bytes]] | None = None
-) -> Callable[[Sequence[bytes], Sequence[Any], int], ProducedColumns | None]:
+    scope: Scope, stream: str, at: Timestamp, encode: EncodeAll | None = None
+) -> Callable[[Sequence[bytes], Sequence[Any], list[bytes] | None, int], ProducedColumns | None]:
     """A function from keys and a value of each to what their hooks produce, as ``production_of`` makes it one by one.
 
-    ``encode`` encodes many values, each as the output's encoder does. The function's last argument says how many bytes
-    there may be. It returns None, and nothing is produced, if there are more, or if one of them fails or needs a
-    context. One by one, those before it are produced, and it says what is wrong.
+    ``encode`` encodes many values, each as the output's encoder does. The function also takes the encoded values, if
+    there are some: values are not needed then for a FixedRoute. Its last argument says how many bytes there may be. It
+    returns None, and nothing is produced, if there are more, or if one of them fails or needs a context. One by one,
+    those before it are produced, and it says what is wrong.
     """
     binding = _usual(scope, stream, at)
     if binding is not None and encode is None:
         encode = partial(_encode_each, binding.encode)
 
-    def produced(keys: Sequence[bytes], values: Sequence[Any], most: int) -> ProducedColumns | None:
+    def produced(
+        keys: Sequence[bytes], values: Sequence[Any], encoded: list[bytes] | None, most: int
+    ) -> ProducedColumns | None:
         if binding is None or encode is None:
             return None
+        count, route = len(keys), binding.route
         try:
-            encoded = _encode_up_to(most, encode, values)
             if encoded is None:
+                encoded = _encode_up_to(most, encode, values)
+            if encoded is None or max(map(len, encoded)) > MAX_VALUE_BYTES:
                 return None
-            targets = list(map(binding.route, values))
+            targets = [route.targets] * count if isinstance(route, FixedRoute) else list(map(route, values))
         except Exception:
             return None
-        count = len(encoded)
         size = sum(map(len, encoded)) + sum(map(len, keys)) + count * (len(binding.stream) + _PRODUCTION_BYTES)
         alike = targets.count(targets[0]) == count
         for each in targets[:1] if alike else targets:
@@ -286,6 +291,12 @@ def productions_of(
         return ProducedColumns(binding.stream, at, keys, encoded, targets)
 
     return produced
+
+
+def has_fixed_route(scope: Scope, stream: str) -> bool:
+    """Whether values that are produced to the stream have the same consumers and keys."""
+    binding = scope.outputs.get(stream)
+    return binding is not None and isinstance(binding.route, FixedRoute)
 
 
 def _usual(scope: Scope, stream: str, at: Timestamp) -> OutputBinding | None:
@@ -318,9 +329,7 @@ def _encode_each(encode: Callable[[Any], bytes], values: Sequence[Any]) -> list[
     return list(map(encode, values))
 
 
-def _encode_up_to(
-    most: int, encode: Callable[[Sequence[Any]], list[bytes]], values: Sequence[Any]
-) -> list[bytes] | None:
+def _encode_up_to(most: int, encode: EncodeAll, values: Sequence[Any]) -> list[bytes] | None:
     """Encode values. None if one is too large, or if all are more than ``most`` bytes.
 
     *Invariant (G13): it holds that many bytes, and those of one part more.* Values may share what is large in them.

@@ -20,7 +20,7 @@ from millwheel.sdk.errors import UsageError
 from millwheel.sdk.records import Record, Timer
 from millwheel.windows.assigners import Assigner, SessionWindows, Window, tumbling_size
 from millwheel.windows.early import Early, check_early
-from millwheel.windows.result import Result, Row
+from millwheel.windows.result import Result, Row, encoder_of
 
 __all__ = [
     "PURGE",
@@ -130,7 +130,8 @@ class Aggregate(Computation[Any, Panes[A]]):
             values = accumulators if result is same else map(result, accumulators)
             return list(map(row, keys, repeat(start), repeat(end), values, repeat(0)))
 
-        return ColumnWindows(*size, fold, make, self.output)
+        encode = encoder_of(result_type_of(self.aggregator), result) if row is Result else None
+        return ColumnWindows(*size, fold, make, self.output, None, self.outputs[self.output], encode)
 
     def process_record(self, ctx: Context[Panes[A]], record: Record[Any]) -> None:
         """Add the record to its windows, and set a timer for the end of each new window."""

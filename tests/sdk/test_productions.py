@@ -54,7 +54,7 @@ def test_many_productions_are_those_of_each(values: list[Any], at: int, room: in
         for _ in range(2)
     ]
     keys = [b"key-%d" % number for number in range(len(values))]
-    made = productions_of(scopes[0], "out", Timestamp(at))(keys, values, room)
+    made = productions_of(scopes[0], "out", Timestamp(at))(keys, values, None, room)
     one = production_of(scopes[1], "out", Timestamp(at))
     if made is None:
         assert not scopes[0].produced_bytes

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Final
 
 from millwheel.model.time import LAST_TIMESTAMP, TimeDomain, Timestamp
-from millwheel.sdk.context import production_of, productions_of
+from millwheel.sdk.context import has_fixed_route, production_of, productions_of
 from millwheel.worker.interval.blocked_key_table import Item, RecordItem, Wait
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
 from millwheel.worker.interval.hooks.pane_moving import PaneMover
@@ -130,6 +130,7 @@ class PaneFiring:
         start, end = Timestamp(window.start), Timestamp(window.end)
         named = scope, windows.output, Timestamp(min(end, LAST_TIMESTAMP))
         one, several = production_of(*named), productions_of(*named, windows.encode)
+        encode = windows.encode_columns if has_fixed_route(scope, windows.output) else None
         traces, results = self._setup.meter.traces, runner.batch.results
         closed: list[bytes] = []
         for done in range(0, len(free), _AT_ONCE):
@@ -137,8 +138,9 @@ class PaneFiring:
             made = None
             if traces is None or traces.causes.keys().isdisjoint(keys):
                 with suppress(*HOOK_ERRORS):  # one by one, it is found which of them fails
-                    values = windows.make(list(map(bytes.decode, keys)), start, end, part)
-                    made = several(keys, values, runner.budget() - scope.produced_bytes)
+                    encoded = None if encode is None else encode(keys, start, end, part)
+                    values = windows.make(list(map(bytes.decode, keys)), start, end, part) if encoded is None else ()
+                    made = several(keys, values, encoded, runner.budget() - scope.produced_bytes)
             if made is not None:
                 results.append(made)
                 closed += keys

@@ -146,17 +146,19 @@ class Outbox:
         several = positions[0] >> INDEX_BITS != positions[-1] >> INDEX_BITS or len(targets[0]) != 1
         if several or any(one.count(one[0]) != len(rows) for one in (streams, targets)) or any(opaque) != all(opaque):
             return None
-        numbers: Sequence[int] = positions
+        numbers: Sequence[int] = list(positions)
         if positions[-1] - positions[0] == len(positions) - 1:
             numbers = range(positions[0], positions[-1] + 1)
-        return list(self._alike(targets[0][0], streams[0], sequence, numbers, producers, values, timestamps, opaque))
+        columns = map(list, (producers, values, timestamps, opaque if opaque[0] else ()))
+        return list(self._alike(targets[0][0], streams[0], sequence, numbers, *columns))
 
     def _group_runs(self, runs: Iterable[ProductionRun]) -> Iterator[ProductionBatch]:
         """Group runs of productions, with no step for each production."""
         for run in runs:
             for target in run.targets:
-                columns = run.positions, run.producers, run.values, run.timestamps()
-                yield from self._alike(target, run.stream, "", *columns)
+                yield from self._alike(
+                    target, run.stream, "", run.positions, run.producers, run.values, run.timestamps(), []
+                )
 
     def _alike(
         self,
@@ -164,23 +166,21 @@ class Outbox:
         stream: str,
         sequence: str,
         positions: Sequence[int],
-        producers: Sequence[bytes],
-        values: Sequence[bytes],
-        timestamps: Sequence[int],
-        opaque: Sequence[bytes] = (),
+        producers: list[bytes],
+        values: list[bytes],
+        timestamps: list[int],
+        opaque: list[bytes],
     ) -> Iterator[ProductionBatch]:
         """The outbound batches of productions of one stream that have the same target."""
         consumer, key = target
         age, journal = _age(sequence), self._locate(consumer, key)
-        for part in _parts(values, len(key)):
+        for part, size in _parts(values, len(key)):
             batch = ProductionBatch(self._next_token, consumer, stream, journal, sequence)
             self._next_token += 1
-            batch.age, batch.values = age, list(values[part])
-            batch.producers, batch.timestamps = list(producers[part]), list(timestamps[part])
-            batch.positions = positions[part] if isinstance(positions, range) else list(positions[part])
+            batch.age, batch.bytes, batch.positions = age, size, positions[part]
+            batch.producers, batch.values = producers[part], values[part]
+            batch.timestamps, batch.opaque = timestamps[part], opaque[part]
             batch.keys = [key] * len(batch.values)
-            batch.opaque = list(opaque[part]) if any(opaque) else []
-            batch.bytes = sum(map(len, batch.values)) + len(key) * len(batch.values)
             yield batch
 
     def _group_each(self, rows: Iterable[ProductionRow], sequence: str) -> list[ProductionBatch]:
@@ -386,16 +386,17 @@ def _age(sequence: str) -> int:
     return int(number[0]) if number else 0
 
 
-def _parts(values: Sequence[bytes], key: int) -> Iterator[slice]:
-    """Parts of some values that each fit into an outbound batch. ``key``: the size of each one's key."""
+def _parts(values: Sequence[bytes], key: int) -> Iterator[tuple[slice, int]]:
+    """Parts of some values that each fit into an outbound batch, and their bytes. ``key``: the size of each one's."""
     first, count = 0, len(values)
     while first < count:
         part = values[first : first + MAX_BATCH_RECORDS]
         end = first + len(part)
-        if sum(map(len, part)) + key * len(part) > MAX_BATCH_BYTES:
+        size = sum(map(len, part)) + key * len(part)
+        if size > MAX_BATCH_BYTES:
             sizes = accumulate(len(value) + key for value in part)
-            end = first + next(at for at, size in enumerate(sizes, 1) if size >= MAX_BATCH_BYTES)
-        yield slice(first, end)
+            end, size = next((first + at, size) for at, size in enumerate(sizes, 1) if size >= MAX_BATCH_BYTES)
+        yield slice(first, end), size
         first = end
 
 

@@ -191,7 +191,11 @@ class WindowPanes:
 
     def close(self, keys: Sequence[bytes]) -> None:
         """The panes of these keys leave the table with the batch at hand: their results are in it, or they move."""
-        self.closing.update(zip(keys, map(self.rows.pop, keys), strict=True))
+        if len(keys) == len(self.rows):
+            self.closing.update(self.rows)
+            self.rows.clear()
+        else:
+            self.closing.update(zip(keys, map(self.rows.pop, keys), strict=True))
         self.numbered = None
 
     def reopen(self, key: bytes) -> None:
