@@ -40,7 +40,7 @@ rewriting(
     "G1",
     "an entry says which panes have left the table",
     changes,
-    "np.array(sorted(window.closing.values()), np.int64)",
+    "np.sort(np.fromiter(closing.values(), np.int64, len(closing)))",
     "rows[:0]",
 )
 

@@ -33,7 +33,9 @@ times = st.integers(MIN_TIMESTAMP, MAX_TIMESTAMP)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-@given(st.data(), st.lists(st.text("ab\x00~") | st.sampled_from([1, 31, 32, 255, 256, 70_000]), max_size=6), times, times)
+@given(
+    st.data(), st.lists(st.text("ab\x00~") | st.sampled_from([1, 31, 32, 255, 256, 70_000]), max_size=6), times, times
+)
 def test_results_are_encoded_as_their_codec_does(
     kind: Any, data: st.DataObject, keys: list[Any], start: int, end: int
 ) -> None:
