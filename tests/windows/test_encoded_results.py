@@ -56,7 +56,7 @@ def test_other_results_are_left_to_the_codec(key: bytes, value: Any) -> None:
     assert encode([b"a", key], Timestamp(0), Timestamp(10), [5, value]) is None
 
 
-def test_types_that_only_a_decoder_can_judge_are_left_to_the_codec() -> None:
+def test_types_without_an_exact_test_are_left_to_the_codec() -> None:
     assert encoder_of(int | str, int) is None
 
 
