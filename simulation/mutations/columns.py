@@ -364,7 +364,7 @@ rewriting(
     "productions=rows + entry.productions",
     "productions=entry.productions",
     seeds=0,
-    test=_RESULTS + "results_are_one_run_and_one_delivery_after_a_takeover_too",
+    test=_RESULTS + "results_are_one_run_and_one_delivery",
     why=_FEW,
 )
 

@@ -46,7 +46,7 @@ def stored_runs(driver: IntervalDriver) -> list[list[int]]:
 
 
 @pytest.mark.guarantee("G12", section="6.2")
-def test_results_are_one_run_and_one_delivery_after_a_takeover_too() -> None:
+def test_results_are_one_run_and_one_delivery() -> None:
     driver = fired()
     driver.commit()
     (delivery,) = sent(driver)
