@@ -376,6 +376,6 @@ rewriting(
     "made += sum(len(run.values) for run in runs)",
     "pass",
     seeds=0,
-    test=_RESULTS + "results_of_several_windows_keep_their_times_and_order",
+    test=_RESULTS + "what_comes_behind_a_run_has_positions_of_its_own",
     why=_FEW,
 )

@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millwheel.model.incarnation import IncarnationId
+from millwheel.sdk.effects import ProducedColumns, Production
 from millwheel.store.contract import CorruptValueError
 from millwheel.worker.dedup import PositionIds
+from millwheel.worker.interval.commits.result_runs import runs_of
 from millwheel.worker.interval.entry import IntervalEntry, ProductionRun, decode_entry, encode
 from millwheel.worker.interval.outbox import flows
 from millwheel.worker.interval.outbox import outbox as outboxes
@@ -61,21 +63,35 @@ def test_results_are_one_run_and_one_delivery() -> None:
 
 @pytest.mark.guarantee("G2", section="6.1.2")
 def test_results_of_several_windows_keep_their_times_and_order() -> None:
-    """One of the second window fails. So the others of it are made one by one, in the same commit."""
+    """One of the second window fails. So the others of it are made one by one, and are in the same run."""
     driver = fired("k03 10", to=20)
     driver.commit()
-    assert stored_runs(driver) == [list(range(12))]
-    first = [(f"{key} 0-10 1", 10) for key in KEYS]
-    rest = [(f"{key} 10-20 1", 20) for key in KEYS if key != "k03"]
+    assert stored_runs(driver) == [list(range(23))]
+    made = [(f"{key} 0-10 1", 10) for key in KEYS] + [(f"{key} 10-20 1", 20) for key in KEYS if key != "k03"]
     successor = opened(driver)
-    assert driver.sent() == first + rest
-    assert successor.sent() == first + rest
+    assert driver.sent() == made
+    assert successor.sent() == made
+
+
+@pytest.mark.guarantee("G1", section="6.1.1")
+@pytest.mark.parametrize("run", [12, 9, 8, 7, 1, 0])
+def test_what_comes_behind_a_run_has_positions_of_its_own(run: int) -> None:
+    """So many results are for a log. Those behind them have keys at their consumer, and are rows."""
+    others = [((IncarnationId("c.1"), key.encode()),) for key in KEYS]
+    driver = driver_of(Results())
+    driver.state.scope.outputs["out"].route = lambda value: (
+        (LOG,) if value[:3] < f"k{run:02}" else others[int(value[1:3])]
+    )
+    driver.deliver(*((key, "", 1) for key in KEYS))
+    driver.commit()
+    driver.watermark(10)
+    driver.commit()
+    assert stored_runs(driver) == ([list(range(run))] if run >= 8 else [])
     rows = decode_entry(driver.entries[-1], "it").productions
-    assert [row[0] & (1 << INDEX_BITS) - 1 for row in rows] == list(range(23))
-    whole = fired(to=20)
-    whole.commit()
-    assert stored_runs(whole) == [list(range(24))], "windows that end together are one run"
-    assert [stamp for _, stamp in whole.sent()] == [10] * 12 + [20] * 12
+    assert [row[0] & (1 << INDEX_BITS) - 1 for row in rows] == list(range(12))
+    assert [row[1].decode() for row in rows] == KEYS
+    assert [row[5] for row in rows] == [(LOG,)] * run + others[run:]
+    assert sum(len(one.values) for one in sent(driver)) == 12
 
 
 @pytest.mark.guarantee("G1", section="6.1.1")
@@ -142,7 +158,7 @@ runs = st.lists(
 )
 
 
-def runs_of(made: list[Any]) -> list[ProductionRun]:
+def drawn(made: list[Any]) -> list[ProductionRun]:
     starts = accumulate((len(each) for _, _, each in made), initial=1 << INDEX_BITS)
     return [
         ProductionRun(at, stream, targets, [b"p%d" % stamp for _, stamp in each], [value for value, _ in each],
@@ -154,7 +170,7 @@ def runs_of(made: list[Any]) -> list[ProductionRun]:
 @given(runs)
 def test_runs_are_sent_as_their_rows_are(made: list[Any]) -> None:
     """In the same order for each consumer. A run has outbound batches of its own."""
-    given_runs = runs_of(made)
+    given_runs = drawn(made)
 
     def deliveries(rows: list[Any], of: list[ProductionRun]) -> dict[str, list[Any]]:
         found: dict[str, list[Any]] = {}
@@ -179,7 +195,7 @@ def test_runs_are_sent_as_their_rows_are(made: list[Any]) -> None:
 
 @given(runs)
 def test_an_entry_with_runs_reads_as_their_rows(made: list[Any]) -> None:
-    given_runs = runs_of(made)
+    given_runs = drawn(made)
     entry = IntervalEntry(4, 0, 0, [], [], [], [], [], [], [], (0,), runs=given_runs)
     rows = [row for run in given_runs for row in run.rows()]
     read = decode_entry(encode(entry), "it")
@@ -194,3 +210,30 @@ def test_a_run_whose_columns_disagree_is_refused(times: list[tuple[int, int]]) -
     )  # fmt: skip
     with pytest.raises(CorruptValueError, match="run of productions"):
         decode_entry(encode(entry), "it")
+
+
+@given(st.lists(st.tuples(st.sampled_from([LOG, LOG, LOG, ()]), st.integers(0, 2)), max_size=24), st.data())
+def test_a_run_does_not_depend_on_what_was_made_together(made: list[Any], data: st.DataObject) -> None:
+    """``made``: the target of each result, and its time."""
+    targets = [(target,) if target else () for target, _ in made]
+    singly: list[Any] = [
+        (b"%d" % at, [Production("s", b"v%d" % at, made[at][1], each)]) for at, each in enumerate(targets)
+    ]
+    mixed, at = list[Any](), 0
+    while at < len(made):
+        end = data.draw(st.integers(at + 1, len(made)))
+        end = next((one for one in range(at, end) if made[one][1] != made[at][1]), end)
+        if data.draw(st.booleans()):
+            mixed += singly[at:end]
+        else:
+            keys, values = [b"%d" % one for one in range(at, end)], [b"v%d" % one for one in range(at, end)]
+            mixed.append(ProducedColumns("s", made[at][1], keys, values, targets[at:end]))
+        at = end
+
+    def read(results: list[Any]) -> Any:
+        runs, rest = runs_of(results, 5)
+        rows = [row for run in runs for row in run.rows()]
+        columns = [one if isinstance(one, ProducedColumns) else None for one in rest]
+        return runs, rows, sum(1 if one is None else len(one.keys) for one in columns)
+
+    assert read(mixed) == read(singly)

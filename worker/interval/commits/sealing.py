@@ -10,12 +10,13 @@ from msgspec.structs import replace
 
 from millwheel.model.limits import MAX_STATE_BYTES
 from millwheel.sdk.codecs import StateCodec
-from millwheel.sdk.effects import ProducedColumns, Production
+from millwheel.sdk.effects import ProducedColumns
 from millwheel.sdk.errors import TooLargeError, ValueEncodeError
 from millwheel.sdk.options import LateAction
 from millwheel.sdk.scope import UNSET
 from millwheel.worker.dedup import IdDelta
 from millwheel.worker.interval.commits.production_ids import deterministic_id
+from millwheel.worker.interval.commits.result_runs import Produced, runs_of
 from millwheel.worker.interval.commits.timer_changes import TimerChanges
 from millwheel.worker.interval.entry import (
     FORMAT,
@@ -35,9 +36,6 @@ from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 
 __all__ = ["Sealed", "Sealer"]
-
-Produced = ProducedColumns | tuple[bytes, list[Production]]
-"""What many keys have produced, or one key."""
 
 _SMALLER_STATES: Final = """keep what grows in collections of a millwheel.GrowingState.
 Or keep one key's data under several keys, for example under 16 for each user:
@@ -186,7 +184,9 @@ class Sealer:
         holds: list[tuple[bytes, int | None]] = []
         # A key with a context in the batch gets no result of a pane. So its results come before what its hooks produce.
         made = 0 if sealed.entry is None else len(sealed.entry.productions)
-        runs, producing = self._runs(batch.results, first | made)
+        runs, producing = list[ProductionRun](), list(batch.results)
+        if producing and self._setup.config.result_columns:
+            runs, producing = runs_of(producing, first | made)
         made += sum(len(run.values) for run in runs)
         dropped = 0
         for key, context in batch.contexts.items():
@@ -246,30 +246,6 @@ class Sealer:
             watermark_of, keys = self._clocks.watermark_of, receipt.delivery.keys
             return sum(stamps[index] < watermark_of(keys[index]) for index in indexes)
         return sum(stamps[index] < watermark for index in indexes) if receipt.held < watermark else 0
-
-    def _runs(self, results: list[Produced], position: int) -> tuple[list[ProductionRun], list[Produced]]:
-        """The results at the beginning that have the same targets, as runs, and all others.
-
-        Results that have targets of their own are rows, as are those of single keys, and what comes after them.
-        """
-        runs: list[ProductionRun] = []
-        if not self._setup.config.result_columns:
-            return runs, list(results)
-        for at, made in enumerate(results):
-            if not isinstance(made, ProducedColumns) or made.targets.count(made.targets[0]) < len(made.targets):
-                return runs, results[at:]
-            last = runs[-1] if runs else None
-            if last is None or (last.stream, last.targets) != (made.stream, made.targets[0]):
-                last = ProductionRun(position, made.stream, made.targets[0], [], [], [])
-                runs.append(last)
-            count = len(made.keys)
-            last.producers.extend(made.keys)
-            last.values.extend(made.values)
-            if last.times and last.times[-1][1] == made.timestamp:
-                count += last.times.pop()[0]
-            last.times.append((count, made.timestamp))
-            position += len(made.keys)
-        return runs, []
 
     def _productions(self, producing: list[Produced], position: int) -> list[ProductionRow]:
         rows: list[ProductionRow] = []
