@@ -105,7 +105,13 @@ class Ledger:
         facts.apply([1, *wire[1:4], [], [], [], [], []])
         for name, numbers in wire[9] if wire[0] > 1 else ():
             keys, known = self._keys_of(consumer, journal), self._ranges.setdefault((consumer, name), [])
-            known += [(keys, range(at, at + count)) for at, count in zip(numbers[::2], numbers[1::2], strict=True)]
+            for at, count in zip(numbers[::2], numbers[1::2], strict=True):
+                whole = range(at, at + count)
+                known.append((keys, whole))
+                if due := self.due.get((consumer, name)):
+                    made = self.made[name]
+                    for position in [one for one in whole if one in due and made[one][3][consumer] in keys]:
+                        del due[position]
         mine = self.committed[consumer]
         for name, mark, _ in wire[5]:
             self.stated[consumer, name] = max(mark, self.stated.get((consumer, name), 0))

@@ -15,6 +15,7 @@ continues after a refusal, or a receiver that takes a record out of sequence.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from millwheel.model.catalog import Catalog
@@ -70,7 +71,8 @@ class JournalOrder:
             return
         taken: dict[Place, dict[str, list[tuple[int, int]]]] = {}
         consumed = decode_delta(entry.ids)
-        for sequence, positions in consumed.positions:
+        ranges = ((sequence, whole) for sequence, found in consumed.ranges for whole in found)
+        for sequence, positions in chain(consumed.positions, ranges):
             for position in positions:
                 if (made := self._made.get((sequence, position))) is not None:
                     number, stream, producer, targets = made

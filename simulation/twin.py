@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MIN_TIMESTAMP
@@ -137,7 +138,13 @@ def plain_entry(blob: bytes, commit: int, part: Callable[[PartId], bytes]) -> In
         _, sequencer, parts, size = raw
         blob = b"".join(part(PartId(f"entry/{number}", sequencer, commit)) for number in range(parts))
         assert len(blob) == size, f"an entry of {size} bytes has {len(blob)}"
-    return msgspec.msgpack.decode(blob, type=IntervalEntry)
+    entry = msgspec.msgpack.decode(blob, type=IntervalEntry)
+    rows: list[ProductionRow] = []
+    for run in entry.runs:
+        stamps = [stamp for number, stamp in run.times for _ in range(number)]
+        for at, (producer, value, stamp) in enumerate(zip(run.producers, run.values, stamps, strict=True)):
+            rows.append((run.position + at, producer, run.stream, value, stamp, run.targets, b""))
+    return replace(entry, productions=rows + entry.productions, runs=[])
 
 
 def _rows(blobs: Mapping[PartId, bytes], kind: str, type_: Any) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["COLUMNS", "FORKS", "NEWEST_FORMAT", "OLDEST_FORMAT", "POSITION_RANGES"]
+__all__ = ["COLUMNS", "FORKS", "NEWEST_FORMAT", "OLDEST_FORMAT", "POSITION_RANGES", "RESULT_COLUMNS"]
 
 NEWEST_FORMAT: Final = 4
 """The newest format that this version knows. A new cluster begins with it."""
@@ -18,6 +18,10 @@ COLUMNS: Final = 3
 POSITION_RANGES: Final = 4
 """The first format of clusters whose injectors state complete positions: ids of format 2 in entries and base parts.
 They may also send records as columns."""
+
+RESULT_COLUMNS: Final = 4
+"""The first format of clusters whose workers write productions as columns: entries of format 4. They also state
+complete positions."""
 
 OLDEST_FORMAT: Final = 1
 """The oldest format that this version still reads and writes. Version 0.1.0 stored no format, which reads as 0."""

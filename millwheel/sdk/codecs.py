@@ -29,9 +29,16 @@ from millwheel.sdk.arrays import from_plain, is_numpy, plain_of
 from millwheel.sdk.defaults import default_of, makes_the_same
 from millwheel.sdk.error_texts import bare_message, error_message
 from millwheel.sdk.errors import UnsupportedTypeError, ValueDecodeError, ValueEncodeError
-from millwheel.sdk.exact_types import Exact, exact_test
+from millwheel.sdk.exact_types import Exact, exact_test, exact_test_of_all
 from millwheel.sdk.known_types import known
-from millwheel.sdk.records import described_decoder, exact_check, typed_encoder, verifying_encoder
+from millwheel.sdk.records import (
+    EncodeAll,
+    described_decoder,
+    exact_check,
+    typed_encoder,
+    verifying_encoder,
+    verifying_encoder_of_all,
+)
 from millwheel.sdk.round_trip import ADVICE, Check, round_trip_check
 from millwheel.sdk.typeinfo import (
     accepts,
@@ -99,6 +106,8 @@ class ValueCodec:
     """Decodes a value. ValueDecodeError names the stream, the type, and the place of the error in the value."""
     copy: Callable[[Any], Any]
     """Copies a value for a function that may change what it gets."""
+    verify_all: EncodeAll
+    """Encodes many values, each as ``verify`` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,15 +174,23 @@ def codec_for(record_type: Any, where: str, codec: Codec[Any] | None = None) -> 
     checked = _checked_encode(record_type, encode, where, name)
     # A value declared as Any always decodes to plain dicts and lists, so it may differ from the original.
     equal = value_format is not ValueFormat.CUSTOM and not _has_any(value_format, record_type)
-    verify = checked
+    verify, exact_all = checked, None
     if value_format is not ValueFormat.RAW:
         check = round_trip_check(decode, where, name, equal=equal)
         exact = exact_test(record_type) if value_format is ValueFormat.MSGPACK else None
         slow = _checking(checked, check)
         verify = verifying_encoder(encode, decode, slow, exact) if equal else slow
+        exact_all = exact_test_of_all(record_type) if equal and exact is not None else None
     wrapped = _wrapped_decode(decode, where, name, value_format)
     return ValueCodec(
-        value_format, name, encode, checked, verify, wrapped, lambda value: decode(_as_bytes(encode(value)))
+        value_format,
+        name,
+        encode,
+        checked,
+        verify,
+        wrapped,
+        lambda value: decode(_as_bytes(encode(value))),
+        verifying_encoder_of_all(encode, verify, exact_all),
     )
 
 

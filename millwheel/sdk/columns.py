@@ -78,12 +78,17 @@ class Fold(ABC):
 class ColumnWindows:
     """A computation with tumbling windows whose records are added many at a time.
 
-    Windows begin every ``size`` microseconds from ``offset`` on. ``make`` returns a result of a key, a start, an end,
-    an accumulator and a revision. ``output`` is the stream of the results.
+    Windows begin every ``size`` microseconds from ``offset`` on. ``make`` returns the results of some keys in the
+    window from a start to an end, with the accumulator of each. ``output`` is the stream of the results.
+    ``encode`` encodes them, each as the output's own encoder does.
     """
 
     size: int
     offset: int
     fold: Fold
-    make: Callable[[str, Timestamp, Timestamp, Any, int], Any]
+    make: Callable[[Sequence[str], Timestamp, Timestamp, Sequence[Any]], list[Any]]
     output: str
+    encode: Callable[[Sequence[Any]], list[bytes]] | None = None
+    result_type: Any = None
+    encode_columns: Callable[[Sequence[bytes], Timestamp, Timestamp, Sequence[Any]], list[bytes] | None] | None = None
+    """Encodes results of ``result_type`` without making them. It returns None where that is not possible."""

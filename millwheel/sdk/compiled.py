@@ -124,7 +124,7 @@ def compile_computation(
         state = replace(state, check=None)
     readings = declared.readings
     names = {full_name(topology.name, stream) if full_names else stream: stream for stream in declared.inputs}
-    windows = _by_columns(computation, declared.options, readings)
+    windows = _by_columns(name, computation, declared.options, readings, plan.streams if verify else {})
     return CompiledComputation(
         name=name,
         computation=computation,
@@ -168,12 +168,25 @@ def compile_computation(
 
 
 def _by_columns(
-    computation: Computation[Any, Any], options: ComputationOptions, readings: Mapping[str, Sequence[Reading]]
+    name: str,
+    computation: Computation[Any, Any],
+    options: ComputationOptions,
+    readings: Mapping[str, Sequence[Reading]],
+    checked: Mapping[str, PlannedStream],
 ) -> ColumnWindows | None:
-    """How windows are kept by columns. A record that is read in several ways takes the way of hooks."""
+    """How windows are kept by columns. A record that is read in several ways takes the way of hooks.
+
+    ``checked``: the streams whose encodings are checked.
+    """
     if not options.strong or any(len(each) > 1 for each in readings.values()):
         return None
-    return computation._by_columns()
+    windows = computation._by_columns()
+    if windows is None or windows.output not in checked:
+        return windows
+    stream = checked[windows.output]
+    codec = _codec_of(name, stream)
+    plain = codec.format is ValueFormat.MSGPACK and stream.type == windows.result_type
+    return replace(windows, encode=codec.verify_all, encode_columns=windows.encode_columns if plain else None)
 
 
 def _column_fields(stream: PlannedStream, readings: Sequence[Reading]) -> ColumnFields | None:
@@ -213,6 +226,11 @@ def _codec(stream: PlannedStream) -> ValueCodec:
 
 
 def _encoder(computation: str, stream: PlannedStream, verify: bool) -> Callable[[Any], bytes]:
-    own = stream.declaration.codec if stream.declaration is not None else None
-    codec = codec_for(stream.type, f"computation {computation!r}, {stream.where}", own)
+    codec = _codec_of(computation, stream)
     return codec.verify if verify else codec.checked
+
+
+def _codec_of(computation: str, stream: PlannedStream) -> ValueCodec:
+    """The codec of a computation's output. Its errors name both."""
+    own = stream.declaration.codec if stream.declaration is not None else None
+    return codec_for(stream.type, f"computation {computation!r}, {stream.where}", own)

@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 from millwheel.model.limits import MAX_VALUE_BYTES
 from millwheel.model.time import LAST_TIMESTAMP, Timestamp
 from millwheel.sdk.context_timers import TimersAndHold
-from millwheel.sdk.effects import Production
+from millwheel.sdk.effects import ProducedColumns, Production
 from millwheel.sdk.errors import (
     ProductionTimestampError,
     UndeclaredStreamError,
@@ -23,9 +23,10 @@ from millwheel.sdk.errors import (
     ValueEncodeError,
 )
 from millwheel.sdk.hook_faults import large_production, too_many
-from millwheel.sdk.scope import UNSET, OutputBinding, Scope, StateCell
+from millwheel.sdk.records import EncodeAll
+from millwheel.sdk.scope import UNSET, FixedRoute, OutputBinding, Scope, StateCell
 
-__all__ = ["Context", "production_of"]
+__all__ = ["Context", "has_fixed_route", "production_of", "productions_of"]
 
 State = TypeVar("State")
 
@@ -177,7 +178,7 @@ class Context(TimersAndHold, Generic[State]):
             produced, and it says what is wrong.
         """
         try:
-            encoded = _encode_up_to(most - self._produced, binding.encode, values)
+            encoded = _encode_up_to(most - self._produced, partial(_encode_each, binding.encode), values)
             if encoded is None:
                 return False
             targets = list(map(binding.route, values))
@@ -229,14 +230,8 @@ def production_of(scope: Scope, stream: str, at: Timestamp) -> Callable[[bytes, 
     It raises what a context does. It makes one only where it has more to do: for streams with others derived from them,
     and for its errors.
     """
-    binding = scope.outputs.get(stream)
-    if binding is None or binding.derived:
-        return partial(_produced, scope, stream, at)
-    first: Context[Any] = Context(b"", StateCell(), scope)
-    first._cause = at
-    try:
-        first._checked(at, "produce")
-    except UsageError:
+    binding = _usual(scope, stream, at)
+    if binding is None:
         return partial(_produced, scope, stream, at)
     found, name, names = binding, binding.stream, len(binding.stream) + _PRODUCTION_BYTES
     encode = binding.encode
@@ -257,6 +252,67 @@ def production_of(scope: Scope, stream: str, at: Timestamp) -> Callable[[bytes, 
     return produced
 
 
+def productions_of(
+    scope: Scope, stream: str, at: Timestamp, encode: EncodeAll | None = None
+) -> Callable[[Sequence[bytes], Sequence[Any], list[bytes] | None, int], ProducedColumns | None]:
+    """A function from keys and a value of each to what their hooks produce, as ``production_of`` makes it one by one.
+
+    ``encode`` encodes many values, each as the output's encoder does. The function also takes the encoded values, if
+    there are some: values are not needed then for a FixedRoute. Its last argument says how many bytes there may be. It
+    returns None, and nothing is produced, if there are more, or if one of them fails or needs a context. One by one,
+    those before it are produced, and it says what is wrong.
+    """
+    binding = _usual(scope, stream, at)
+    if binding is not None and encode is None:
+        encode = partial(_encode_each, binding.encode)
+
+    def produced(
+        keys: Sequence[bytes], values: Sequence[Any], encoded: list[bytes] | None, most: int
+    ) -> ProducedColumns | None:
+        if binding is None or encode is None:
+            return None
+        count, route = len(keys), binding.route
+        try:
+            if encoded is None:
+                encoded = _encode_up_to(most, encode, values)
+            if encoded is None or max(map(len, encoded)) > MAX_VALUE_BYTES:
+                return None
+            targets = [route.targets] * count if isinstance(route, FixedRoute) else list(map(route, values))
+        except Exception:
+            return None
+        size = sum(map(len, encoded)) + sum(map(len, keys)) + count * (len(binding.stream) + _PRODUCTION_BYTES)
+        alike = targets.count(targets[0]) == count
+        for each in targets[:1] if alike else targets:
+            for consumer, key in each:
+                size += (len(consumer) + len(key)) * (count if alike else 1)
+        if size > most:
+            return None
+        scope.produced_bytes += size
+        return ProducedColumns(binding.stream, at, keys, encoded, targets)
+
+    return produced
+
+
+def has_fixed_route(scope: Scope, stream: str) -> bool:
+    """Whether values that are produced to the stream have the same consumers and keys."""
+    binding = scope.outputs.get(stream)
+    return binding is not None and isinstance(binding.route, FixedRoute)
+
+
+def _usual(scope: Scope, stream: str, at: Timestamp) -> OutputBinding | None:
+    """The output, if what is produced to it at that time needs no context."""
+    binding = scope.outputs.get(stream)
+    if binding is None or binding.derived:
+        return None
+    first: Context[Any] = Context(b"", StateCell(), scope)
+    first._cause = at
+    try:
+        first._checked(at, "produce")
+    except UsageError:
+        return None
+    return binding
+
+
 def _produced(scope: Scope, stream: str, at: Timestamp, key: bytes, value: Any) -> list[Production]:
     context: Context[Any] = Context(key, StateCell(), scope)
     context._stamp = context._cause = context._earliest = at
@@ -269,17 +325,22 @@ def _produced(scope: Scope, stream: str, at: Timestamp, key: bytes, value: Any) 
     return context._productions or []
 
 
-def _encode_up_to(most: int, encode: Callable[[Any], bytes], values: Sequence[Any]) -> list[bytes] | None:
+def _encode_each(encode: Callable[[Any], bytes], values: Sequence[Any]) -> list[bytes]:
+    return list(map(encode, values))
+
+
+def _encode_up_to(most: int, encode: EncodeAll, values: Sequence[Any]) -> list[bytes] | None:
     """Encode values. None if one is too large, or if all are more than ``most`` bytes.
 
     *Invariant (G13): it holds that many bytes, and those of one part more.* Values may share what is large in them.
     """
     encoded: list[bytes] = []
     for start in range(0, len(values), _ENCODED_AT_ONCE):
-        part = list(map(encode, values[start : start + _ENCODED_AT_ONCE]))
-        if set(map(type, part)) != {bytes} or max(map(len, part)) > MAX_VALUE_BYTES:
+        part = encode(values[start : start + _ENCODED_AT_ONCE])
+        sizes = list(map(len, part))
+        if set(map(type, part)) != {bytes} or max(sizes) > MAX_VALUE_BYTES:
             return None
-        most -= sum(map(len, part))
+        most -= sum(sizes)
         if most < 0:
             return None
         encoded += part

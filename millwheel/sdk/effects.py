@@ -6,13 +6,14 @@ compiles them, so they are apart from what does the work.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from millwheel.model.incarnation import IncarnationId
 
-__all__ = ["Production", "TimerSetting"]
+__all__ = ["ProducedColumns", "Production", "TimerSetting"]
 
 
 class TimerSetting(msgspec.Struct, frozen=True, gc=False):
@@ -38,3 +39,13 @@ class Production(msgspec.Struct, frozen=True, gc=False):
     timestamp: int
     targets: tuple[tuple[IncarnationId, bytes], ...]
     origin: Any = None
+
+
+class ProducedColumns(msgspec.Struct, frozen=True):
+    """Records of one stream and time, one of each key: columns of equal length. ``targets``: as of a Production."""
+
+    stream: str
+    timestamp: int
+    keys: Sequence[bytes]
+    values: Sequence[bytes]
+    targets: Sequence[tuple[tuple[IncarnationId, bytes], ...]]

@@ -7,7 +7,7 @@ creates no objects. It takes less than half of the time of decoding. It is gener
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from inspect import getattr_static, ismemberdescriptor
 from itertools import count
 from keyword import iskeyword
@@ -20,10 +20,11 @@ import msgspec
 from millwheel.model.time import Timestamp
 from millwheel.sdk.typeinfo import cached_by_type
 
-__all__ = ["Exact", "behind", "exact_test", "is_plain_struct", "is_writable"]
+__all__ = ["Exact", "ExactAll", "behind", "exact_test", "exact_test_of_all", "is_plain_struct", "is_writable"]
 
 Exact = Callable[[Any], bool]
 """True if the classes of a value's parts prove that it is of its type. False proves nothing."""
+ExactAll = Callable[[Sequence[Any]], bool]
 
 _SCALARS: Final = (bool, bytes, float, int, str)
 _MAX_DEPTH: Final = 8
@@ -43,15 +44,27 @@ def exact_test(annotation: Any) -> Exact | None:
     Scalars have a test, and so have lists, dicts, tuples and Structs of them. The test is valid only for values that
     the encoder accepted, because the encoder rejects numbers and texts without an encoding.
     """
+    exact: Exact | None = _compiled(annotation, "def exact(value):", depth=1)
+    return exact
+
+
+@cached_by_type
+def exact_test_of_all(annotation: Any) -> ExactAll | None:
+    """As ``exact_test``, but the test takes many values, and says whether each of them passes."""
+    exact: ExactAll | None = _compiled(annotation, "def exact(values):\n    for value in values:", depth=2)
+    return exact
+
+
+def _compiled(annotation: Any, head: str, depth: int) -> Any:
+    """The function that begins with ``head``, with the lines for one value at a depth. None: there is no exact test."""
     source = _TestSource()
     try:
-        lines = list(source.test(annotation, "value", 1))
+        lines = list(source.test(annotation, "value", depth))
     except _NoTestError:
         return None
     names: dict[str, Any] = {f"class_{number}": cls for number, cls in enumerate(source.classes)}
-    exec("\n".join(["def exact(value):", *lines, "    return True"]), names)
-    exact: Exact = names["exact"]
-    return exact
+    exec("\n".join([head, *lines, "    return True"]), names)
+    return names["exact"]
 
 
 class _TestSource:

@@ -7,7 +7,8 @@ makes as few calls as it can. For a fault, the caller gives a function that desc
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -25,6 +26,7 @@ __all__ = [
     "text_extractor",
     "typed_encoder",
     "verifying_encoder",
+    "verifying_encoder_of_all",
 ]
 
 In_co = TypeVar("In_co", covariant=True)
@@ -35,6 +37,8 @@ UNDECODED: Final[Any] = object()
 Encode = Callable[[Any], bytes]
 Decode = Callable[[bytes], Any]
 Exact = Callable[[Any], bool]
+ExactAll = Callable[[Sequence[Any]], bool]
+EncodeAll = Callable[[Sequence[Any]], list[bytes]]
 
 
 class Record(msgspec.Struct, Generic[In_co], eq=False):
@@ -153,6 +157,26 @@ def verifying_encoder(encode: Encode, decode: Decode, slow: Encode, exact: Exact
         return encoded if exact(value) else slow(value)
 
     return verify_by_classes
+
+
+def verifying_encoder_of_all(encode: Encode, verify: Encode, exact: ExactAll | None) -> EncodeAll:
+    """An encoder of many values. It does the same as ``verify`` of each, and needs two calls for most of them.
+
+    Args:
+        encode: The encoder without checks.
+        verify: The encoder that ``verifying_encoder`` has returned.
+        exact: The type's exact test of many values, if it has one.
+    """
+
+    def verify_all(values: Sequence[Any]) -> list[bytes]:
+        if exact is not None:
+            with suppress(Exception):  # one by one, it is found which value has no encoding
+                encoded = list(map(encode, values))
+                if exact(values):
+                    return encoded
+        return list(map(verify, values))
+
+    return verify_all
 
 
 def exact_check(exact: Exact, check: Callable[[Any, bytes], None]) -> Callable[[Any, bytes], None]:

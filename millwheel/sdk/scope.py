@@ -13,6 +13,7 @@ __all__ = [
     "PAGES_TAG",
     "UNSET",
     "ConnectorCounts",
+    "FixedRoute",
     "GrowingStates",
     "OutputBinding",
     "Scope",
@@ -24,6 +25,19 @@ UNSET: Any = object()
 
 PAGES_TAG: Final = "millwheel/pages"
 """The tag of the timer that deletes pages of a growing state. Users set no timer with it."""
+
+
+class FixedRoute:
+    """A route to the same consumers and keys for each value, as that to logs is."""
+
+    __slots__ = ("targets",)
+
+    def __init__(self, targets: tuple[tuple[IncarnationId, bytes], ...]) -> None:
+        self.targets = targets
+
+    def __call__(self, value: Any) -> tuple[tuple[IncarnationId, bytes], ...]:
+        """The targets."""
+        return self.targets
 
 
 class OutputBinding:

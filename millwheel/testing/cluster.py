@@ -17,7 +17,7 @@ from millwheel.sdk.declarations import StreamKind
 from millwheel.sdk.errors import UsageError, did_you_mean
 from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.plan import Plan
-from millwheel.sdk.scope import OutputBinding
+from millwheel.sdk.scope import FixedRoute, OutputBinding
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.store.memory import MemoryStore
 from millwheel.testing.cores import CoreDriver
@@ -270,6 +270,8 @@ class VirtualCluster:
     def _route(self, stream: str) -> Callable[[Any], tuple[tuple[IncarnationId, bytes], ...]]:
         consumers = [(self.incarnations[name], extract) for name, extract in consumers_of(self.topology, stream)]
         sink = ((IncarnationId(_SINK + stream), b""),)
+        if not consumers:
+            return FixedRoute(sink)
         return lambda value: (*((consumer, extract(value)) for consumer, extract in consumers), *sink)
 
     def locate(self, consumer: IncarnationId, key: bytes) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from millwheel.agg.aggregator import Aggregator, result_type_of
 from millwheel.agg.numbers import one_more
+from millwheel.agg.reading import same
 from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, Duration, TimeDomain, TimeInt, Timestamp
 from millwheel.sdk.columns import ColumnWindows
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation
@@ -18,7 +20,7 @@ from millwheel.sdk.errors import UsageError
 from millwheel.sdk.records import Record, Timer
 from millwheel.windows.assigners import Assigner, SessionWindows, Window, tumbling_size
 from millwheel.windows.early import Early, check_early
-from millwheel.windows.result import Result, Row
+from millwheel.windows.result import Result, Row, encoder_of
 
 __all__ = [
     "PURGE",
@@ -124,10 +126,12 @@ class Aggregate(Computation[Any, Panes[A]]):
 
         row, result = self._row, self._result
 
-        def make(key: str, start: Timestamp, end: Timestamp, accumulator: Any, revision: int) -> Any:
-            return row(key, start, end, result(accumulator), revision)
+        def make(keys: Sequence[str], start: Timestamp, end: Timestamp, accumulators: Sequence[Any]) -> list[Any]:
+            values = accumulators if result is same else map(result, accumulators)
+            return list(map(row, keys, repeat(start), repeat(end), values, repeat(0)))
 
-        return ColumnWindows(*size, fold, make, self.output)
+        encode = encoder_of(result_type_of(self.aggregator), result) if row is Result else None
+        return ColumnWindows(*size, fold, make, self.output, None, self.outputs[self.output], encode)
 
     def process_record(self, ctx: Context[Panes[A]], record: Record[Any]) -> None:
         """Add the record to its windows, and set a timer for the end of each new window."""

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from itertools import repeat
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from millwheel.agg.reading import same
 from millwheel.model.time import Timestamp
+from millwheel.sdk.exact_types import exact_test_of_all
 
-__all__ = ["Result", "Row"]
+__all__ = ["Result", "Row", "encoder_of"]
 
 T = TypeVar("T")
+
+_FIXED_MAP: Final = 0x80
+"""The first byte of a map with up to 15 fields in MessagePack, without their number."""
+_encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class Result(msgspec.Struct, Generic[T], frozen=True):
@@ -38,3 +45,40 @@ class Row:
 
     type: Any
     make: Callable[[str, Timestamp, Timestamp, Any, int], Any]
+
+
+def encoder_of(
+    value_type: Any, result: Callable[[Any], Any]
+) -> Callable[[Sequence[bytes], Timestamp, Timestamp, Sequence[Any]], list[bytes] | None] | None:
+    """A function from keys, a window and the accumulator of each key to first results in MessagePack, and no Result.
+
+    It returns None if a key is not ASCII, or a value not exactly of its type: the codec then judges each result.
+
+    Args:
+        value_type: The type of the values. None is returned if it has no exact test.
+        result: Makes a value of an accumulator.
+
+    >>> encode = encoder_of(int, int)
+    >>> list(map(msgspec.msgpack.decode, encode([b"cat"], 0, 10, [3])))
+    [{'key': 'cat', 'start': 0, 'end': 10, 'value': 3, 'revision': 0}]
+    """
+    exact = exact_test_of_all(value_type)
+    if exact is None:
+        return None
+    first, *names = map(_encode, Result.__struct_fields__)
+    begin = bytes([_FIXED_MAP | len(names) + 1]) + first
+    tail = names.pop() + _encode(0)
+
+    def encoded(
+        keys: Sequence[bytes], start: Timestamp, end: Timestamp, accumulators: Sequence[Any]
+    ) -> list[bytes] | None:
+        values = accumulators if result is same else list(map(result, accumulators))
+        if not (b"".join(keys).isascii() and exact(values)):
+            return None
+        sizes = list(map(len, keys))
+        heads = {size: begin + _encode("x" * size)[: -size or None] for size in set(sizes)}
+        middle = names[0] + _encode(start) + names[1] + _encode(end) + names[2]
+        parts = zip(map(heads.__getitem__, sizes), keys, repeat(middle), map(_encode, values), repeat(tail))
+        return list(map(b"".join, parts))
+
+    return encoded

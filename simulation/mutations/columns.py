@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from millwheel.snapshots import restoring
+from millwheel.worker.interval import entry
+from millwheel.worker.interval.commits.sealing import Sealer
 from millwheel.worker.interval.commits.weak_commits import WeakCommits
 from millwheel.worker.interval.hooks.blocked_keys import BlockedKeys
 from millwheel.worker.interval.hooks.firing import Firing
@@ -20,6 +22,7 @@ from simulation.mutations.base import rewriting
 __all__: list[str] = []
 
 _CORE: Final = "tests/worker/interval/test_panes.py::test_"
+_RESULTS: Final = "tests/worker/interval/test_result_columns.py::test_"
 _SCRIPTS: Final = "tests/windows/test_by_columns.py::test_"
 _FEW: Final = "a test shows it by itself, in seconds; seeds were not tried"
 
@@ -37,7 +40,7 @@ rewriting(
     "G1",
     "an entry says which panes have left the table",
     changes,
-    "np.array(sorted(window.closing.values()), np.int64)",
+    "np.sort(np.fromiter(closing.values(), np.int64, len(closing)))",
     "rows[:0]",
 )
 
@@ -338,5 +341,41 @@ rewriting(
     "if False:",
     seeds=0,
     test="tests/snapshots/test_changed_topology.py::test_an_older_cluster_gets_no_newer_entries",
+    why=_FEW,
+)
+
+rewriting(
+    "runs-before-their-format",
+    "G12",
+    "results are stored as columns from the cluster's format 4 on",
+    Builder,
+    "self._catalog.format >= RESULT_COLUMNS",
+    "True",
+    seeds=0,
+    test="tests/worker/test_building.py::test_results_are_stored_as_columns_from_their_format_on",
+    why=_FEW,
+)
+
+rewriting(
+    "runs-not-taken-over",
+    "G12",
+    "a takeover sends the results that an entry has as columns",
+    entry,
+    "productions=rows + entry.productions",
+    "productions=entry.productions",
+    seeds=0,
+    test=_RESULTS + "results_are_one_run_and_one_delivery",
+    why=_FEW,
+)
+
+rewriting(
+    "runs-without-positions",
+    "G1",
+    "what a commit produces behind its results has other positions",
+    Sealer.apply,
+    "made += sum(len(run.values) for run in runs)",
+    "pass",
+    seeds=0,
+    test=_RESULTS + "what_comes_behind_a_run_has_positions_of_its_own",
     why=_FEW,
 )

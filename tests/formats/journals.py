@@ -66,6 +66,10 @@ _ENTRY: Final = interval.IntervalEntry(
 _PANES: Final = PaneChange(
     1_000_000, 2_000_000, b"\xa5count", b"\1\0\0\0\2\0\0\0", [b"dog"], [("<i8", b"\3" * 16)], b"\0\0\0\0"
 )
+_RUN: Final = interval.ProductionRun(
+    16, "words/counts", ((_CONSUMER, b""),), [b"cat", b"dog", b"owl"], [b"\x03", b"\x04", b""], [(2, 700_000), (1, 8)]
+)
+_WITH_RUNS: Final = replace(_ENTRY, format=interval.RUNS_FORMAT, panes=[_PANES], runs=[_RUN])
 
 
 class _Bid(msgspec.Struct):
@@ -197,6 +201,12 @@ FORMS: Final = (
         "interval/entry with windows by columns",
         replace(_ENTRY, format=interval.PANES_FORMAT, panes=[_PANES]),
         interval.encode,
+        lambda blob: interval.decode_entry(blob, _WHERE),
+    ),
+    StoredForm(
+        "interval/entry with results as columns",
+        replace(_WITH_RUNS, productions=[*_RUN.rows(), _PRODUCTION], runs=[]),
+        lambda _: interval.encode(_WITH_RUNS),
         lambda blob: interval.decode_entry(blob, _WHERE),
     ),
     _part("panes", [_PANES], list[PaneChange]),

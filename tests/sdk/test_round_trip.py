@@ -368,3 +368,19 @@ class Odd(msgspec.Struct):
 def test_a_class_whose_equality_raises_goes_by_its_fields() -> None:
     codec = codec_for(Odd, "s")
     assert codec.decode(codec.verify(Odd(3))).x == 3
+
+
+@pytest.mark.parametrize("kind", [Leaf, list[Leaf], int, Any, bytes, dict[str, float | None]])
+@pytest.mark.parametrize(
+    "values", [[], [Leaf(1.0, 2)] * 3, [[Leaf(1.0, 2)], [Leaf(1, 2)]], [1, True, 2**70], [b"", "x"]]
+)
+def test_many_values_are_encoded_and_refused_as_each_is(kind: Any, values: list[Any]) -> None:
+    codec = codec_for(kind, "stream 's'")
+
+    def outcome(encode: Any) -> Any:
+        try:
+            return encode()
+        except Exception as error:
+            return type(error), str(error)
+
+    assert outcome(lambda: codec.verify_all(values)) == outcome(lambda: [codec.verify(value) for value in values])

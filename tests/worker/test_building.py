@@ -11,7 +11,7 @@ import pytest
 import millwheel as mw
 from millwheel import agg, windows
 from millwheel.model.catalog import OwnedInterval
-from millwheel.model.formats import COLUMNS
+from millwheel.model.formats import COLUMNS, RESULT_COLUMNS
 from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2
@@ -62,3 +62,9 @@ def test_columns_wait_for_their_format_and_the_log_says_so(caplog: pytest.LogCap
     assert built(new, "j1").state.settings.columns_from == 16
     assert built(builder(1, IntervalSettings()), "j1").state.settings.columns_from == 0
     assert len(caplog.messages) == 1
+
+
+def test_results_are_stored_as_columns_from_their_format_on() -> None:
+    """Workers of an earlier version read no such entries."""
+    made = [built(builder(number, IntervalSettings()), "j1") for number in (RESULT_COLUMNS - 1, RESULT_COLUMNS)]
+    assert [core.state.config.result_columns for core in made] == [False, True]

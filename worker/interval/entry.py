@@ -6,10 +6,12 @@ names it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import repeat
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from millwheel.model.incarnation import IncarnationId
 from millwheel.store.contract import CorruptValueError
@@ -18,10 +20,12 @@ from millwheel.worker.interval.panes.changes import PaneChange
 __all__ = [
     "FORMAT",
     "PANES_FORMAT",
+    "RUNS_FORMAT",
     "BaseMeta",
     "InheritedRow",
     "IntervalEntry",
     "ProductionRow",
+    "ProductionRun",
     "TimerRow",
     "VoidRow",
     "decode_entry",
@@ -36,6 +40,9 @@ PANES_FORMAT: Final = 3
 """The format of entries with changes of windows by columns. Versions that do not know them must not read such an entry.
 2 is that of divided entries. A cluster has them from format ``COLUMNS`` on (``millwheel/model/formats.py``)."""
 
+RUNS_FORMAT: Final = 4
+"""The format of entries with runs of productions. A cluster has them from format ``RESULT_COLUMNS`` on."""
+
 TimerRow = tuple[bytes, bool, str, int, int | None, int, int]
 """Key, whether it is in processing time, tag, time, hold, timestamp of the cause, origin (position of its setting)."""
 
@@ -48,6 +55,44 @@ deleted."""
 
 InheritedRow = tuple[str, ProductionRow]
 """A production from before a split or merge: the parent's journal, which is still its sequence, and the row."""
+
+
+class ProductionRun(msgspec.Struct, array_like=True, frozen=True):
+    """Productions of one stream for the same targets, at positions that follow one another: columns of equal length."""
+
+    position: int
+    """The position of the first one."""
+    stream: str
+    targets: tuple[tuple[IncarnationId, bytes], ...]
+    """[(consumer, key)], of each production."""
+    producers: list[bytes]
+    values: list[bytes]
+    times: list[tuple[int, int]]
+    """(number, timestamp): so many productions that follow one another have that timestamp."""
+
+    @property
+    def positions(self) -> range:
+        """The positions."""
+        return range(self.position, self.position + len(self.values))
+
+    def timestamps(self) -> list[int]:
+        """The timestamp of each."""
+        return [stamp for number, stamp in self.times for stamp in repeat(stamp, number)]
+
+    def rows(self) -> Iterator[ProductionRow]:
+        """The productions one by one.
+
+        Raises:
+            ValueError: The columns have other lengths.
+        """
+        count = len(self.values)
+        if not len(self.producers) == count == sum(number for number, _ in self.times):
+            raise ValueError("a run of productions whose columns have other lengths")
+        if any(number < 1 for number, _ in self.times):
+            raise ValueError("a run of productions with a number below 1")
+        stream, targets, ids = repeat(self.stream, count), repeat(self.targets, count), repeat(b"", count)
+        columns = (self.positions, self.producers, stream, self.values, self.timestamps(), targets, ids)
+        return zip(*columns, strict=True)
 
 
 class IntervalEntry(msgspec.Struct, array_like=True, frozen=True):
@@ -79,6 +124,8 @@ class IntervalEntry(msgspec.Struct, array_like=True, frozen=True):
     """(sequence, position, consumer) of productions inherited from parents whose ACK this commit journals."""
     panes: list[PaneChange] = []
     """The changes of windows by columns."""
+    runs: list[ProductionRun] = []
+    """Productions before those in ``productions``. ``decode_entry`` adds them to these."""
 
 
 class BaseMeta(msgspec.Struct, array_like=True, frozen=True):
@@ -108,10 +155,16 @@ def decode_entry(blob: bytes, where: str) -> IntervalEntry:
         entry = _entry_decoder.decode(blob)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptValueError(where, f"not a journal entry: {error}") from error
-    if entry.format not in (FORMAT, PANES_FORMAT):
-        known = f"this version reads formats {FORMAT} and {PANES_FORMAT}"
+    if entry.format not in (FORMAT, PANES_FORMAT, RUNS_FORMAT):
+        known = f"this version reads formats {FORMAT}, {PANES_FORMAT} and {RUNS_FORMAT}"
         raise CorruptValueError(where, f"journal entry of format {entry.format}; {known}")
-    return entry
+    if not entry.runs:
+        return entry
+    try:
+        rows = [row for run in entry.runs for row in run.rows()]
+    except ValueError as error:
+        raise CorruptValueError(where, f"not a journal entry: {error}") from error
+    return replace(entry, productions=rows + entry.productions, runs=[])
 
 
 def encode_part(value: Any) -> bytes:

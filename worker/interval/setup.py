@@ -117,6 +117,8 @@ class IntervalConfig:
     """The journals from which a split or merge made this interval, until it no longer needs them."""
     code: str = ""
     """The digest of the code package that it runs. Empty outside a cluster."""
+    result_columns: bool = True
+    """Whether entries may have runs of productions, and deliveries complete positions."""
 
 
 class IntervalSetup:

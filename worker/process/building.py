@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from millwheel.model.catalog import Catalog, OwnedInterval, code_of
-from millwheel.model.formats import COLUMNS
+from millwheel.model.formats import COLUMNS, RESULT_COLUMNS
 from millwheel.model.incarnation import injector_group
 from millwheel.model.interval_map import interval_from_proto
 from millwheel.model.keys import interval_text
@@ -166,6 +166,7 @@ class Builder:
             settings,
             tuple(Parent(parent.journal, interval_from_proto(parent.keys)) for parent in interval.parents),
             code,
+            self._catalog.format >= RESULT_COLUMNS,
         )
 
     def _warn_of_format(self) -> None:

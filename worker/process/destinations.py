@@ -22,7 +22,7 @@ from millwheel.rpc.channel import open_channel
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import KeyExtractionError
-from millwheel.sdk.scope import OutputBinding
+from millwheel.sdk.scope import FixedRoute, OutputBinding
 from millwheel.worker.messages import Acknowledged, Delivery, Refused, SendDelivery
 from millwheel.worker.process.host import CoreHost, RunningInterval
 from millwheel.worker.process.peers import PeerConnection
@@ -100,7 +100,7 @@ class CatalogRouting:
         keyed = [(one.incarnation, self._named(stream, one)) for one in consumers if not one.log]
         fixed = tuple((one.incarnation, b"") for one in consumers if one.log)
         if not keyed:
-            return lambda value: fixed
+            return FixedRoute(fixed)
         if len(keyed) == 1 and not fixed:
             incarnation, extract = keyed[0]
             return lambda value: ((incarnation, extract(value)),)

@@ -352,8 +352,8 @@ class PositionIds(_message.Message):
     """Every record of the sequence below this position for the receiving key range is ACKed, except those in unacked."""
     complete: _builtins.bool
     """Whether the positions rise, and every record of the sequence from the first one to the last one that is due to the
-    receiving interval is among them, or ACKed. The sender has a record at each position between. It is stated only if
-    WatchRoutingResponse.position_ranges is.
+    receiving interval is among them, or ACKed. The sender has a record at each position between. An injector states it
+    only if WatchRoutingResponse.position_ranges is, and a worker from format 4 of the cluster on.
     """
     first: _builtins.int
     """If complete, instead of positions that follow one another: the first one. There are as many as keys."""

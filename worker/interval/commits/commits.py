@@ -217,12 +217,12 @@ class CommitPipeline:
             ids = OpaqueIds(outbound.opaque)
         elif outbound.sequence:
             # Siblings send under the same sequence. So this sender cannot state which positions of it are ACKed.
-            ids = PositionIds(outbound.sequence, 0, outbound.positions)
+            ids = PositionIds(outbound.sequence, 0, outbound.positions, complete=self._complete(outbound))
         else:
             committed = self._journal.committed
             otherwise, old = (committed + 1) << INDEX_BITS, (committed - STUCK_AFTER_COMMITS) << INDEX_BITS
             mark, unacked = self._outbox.statement(outbound.consumer, otherwise, old)
-            ids = PositionIds(name, mark, outbound.positions, unacked)
+            ids = PositionIds(name, mark, outbound.positions, unacked, self._complete(outbound))
         return SendDelivery(
             Delivery(
                 outbound.consumer,
@@ -239,6 +239,10 @@ class CommitPipeline:
                 waited=self._clocks.elapsed - outbound.since,
             )
         )
+
+    def _complete(self, outbound: ProductionBatch) -> bool:
+        """Whether the receiver may keep the positions as one range: the batch has a record at each of them."""
+        return self._setup.config.result_columns and isinstance(outbound.positions, range)
 
     def acknowledged(self, event: Acknowledged) -> list[IntervalEffect]:
         """A receiver has ACKed an outbound batch, or a part of it."""

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import repeat
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from millwheel.model.limits import MAX_STATE_BYTES
 from millwheel.sdk.codecs import StateCodec
-from millwheel.sdk.effects import Production
+from millwheel.sdk.effects import ProducedColumns
 from millwheel.sdk.errors import TooLargeError, ValueEncodeError
 from millwheel.sdk.options import LateAction
 from millwheel.sdk.scope import UNSET
 from millwheel.worker.dedup import IdDelta
 from millwheel.worker.interval.commits.production_ids import deterministic_id
+from millwheel.worker.interval.commits.result_runs import Produced, runs_of
 from millwheel.worker.interval.commits.timer_changes import TimerChanges
-from millwheel.worker.interval.entry import FORMAT, PANES_FORMAT, IntervalEntry, ProductionRow, TimerRow
+from millwheel.worker.interval.entry import (
+    FORMAT,
+    PANES_FORMAT,
+    RUNS_FORMAT,
+    IntervalEntry,
+    ProductionRow,
+    ProductionRun,
+    TimerRow,
+)
 from millwheel.worker.interval.holds import Hold, joined
 from millwheel.worker.interval.hooks.runner import HookBatch
 from millwheel.worker.interval.intake import DeliveryReceipt
@@ -173,7 +183,11 @@ class Sealer:
         timers: list[TimerRow] = []
         holds: list[tuple[bytes, int | None]] = []
         # A key with a context in the batch gets no result of a pane. So its results come before what its hooks produce.
-        producing: list[tuple[bytes, list[Production]]] = list(batch.results)
+        made = 0 if sealed.entry is None else len(sealed.entry.productions)
+        runs, producing = list[ProductionRun](), list(batch.results)
+        if producing and self._setup.config.result_columns:
+            runs, producing = runs_of(producing, first | made)
+        made += sum(len(run.values) for run in runs)
         dropped = 0
         for key, context in batch.contexts.items():
             dropped += context._dropped
@@ -187,7 +201,6 @@ class Sealer:
             if context._hold is not UNSET:
                 holds.append((key, changes.apply_hold(key, context._hold, self._ending(sealed))))
         sealed.timers += len(timers)
-        made = len(sealed.entry.productions) if sealed.entry is not None else 0
         productions = self._productions(producing, first | made)
         records = sum(len(indexes) for _, indexes in consumed)
         late, drops = 0, self._setup.program.options.late.action is LateAction.DROP
@@ -199,7 +212,7 @@ class Sealer:
         duplicates, self._ids.duplicates = self._ids.duplicates, 0
         panes = seal_changes(self._panes) if self._panes.changed else []
         entry = IntervalEntry(
-            PANES_FORMAT if panes else FORMAT,
+            RUNS_FORMAT if runs else PANES_FORMAT if panes else FORMAT,
             self._clocks.watermark,
             self._clocks.wall,
             changed,
@@ -212,8 +225,10 @@ class Sealer:
             (records, duplicates, late, len(batch.dead), dropped),
             [],
             panes,
+            runs,
         )
-        return entry, self._outbox.add(productions, committed=not sealed.stored_first, now=self._clocks.elapsed)
+        committed, now = not sealed.stored_first, self._clocks.elapsed
+        return entry, self._outbox.add(productions, runs=runs, committed=committed, now=now)
 
     def _ending(self, sealed: Sealed) -> Hold:
         """The hold for what the commit ends."""
@@ -232,12 +247,18 @@ class Sealer:
             return sum(stamps[index] < watermark_of(keys[index]) for index in indexes)
         return sum(stamps[index] < watermark for index in indexes) if receipt.held < watermark else 0
 
-    def _productions(self, producing: list[tuple[bytes, list[Production]]], position: int) -> list[ProductionRow]:
+    def _productions(self, producing: list[Produced], position: int) -> list[ProductionRow]:
         rows: list[ProductionRow] = []
         weak = not self._setup.program.options.strong
         incarnation = self._setup.config.incarnation
         append = rows.append
-        for key, produced in producing:
+        for each in producing:
+            if isinstance(each, ProducedColumns):  # strong: windows by columns have no others
+                stream, stamp, after = repeat(each.stream), repeat(each.timestamp), position + len(each.keys)
+                rows += zip(range(position, after), each.keys, stream, each.values, stamp, each.targets, repeat(b""))
+                position = after
+                continue
+            key, produced = each
             ordinal, origin = 0, None
             for one in produced:
                 opaque = b""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 
+from millwheel.sdk.effects import ProducedColumns
 from millwheel.worker.interval.commits.sealing import Sealed, Sealer
-from millwheel.worker.interval.entry import IntervalEntry
+from millwheel.worker.interval.entry import IntervalEntry, ProductionRow
 from millwheel.worker.interval.hooks.runner import HookBatch
 from millwheel.worker.interval.outbox.flows import ProductionBatch
 from millwheel.worker.interval.state import IntervalState
@@ -41,10 +43,14 @@ class TracedSealer(Sealer):
 
     def _results(self, batch: HookBatch, entry: IntervalEntry) -> None:
         """The entry begins with the results of panes."""
-        at = 0
-        for key, productions in batch.results:
+        rows, at = _rows_of(entry), 0
+        for one in batch.results:
+            if isinstance(one, ProducedColumns):  # of keys without a span
+                at += len(one.keys)
+                continue
+            key, productions = one
             if (span := self._traces.results.pop(key, None)) is not None:
-                self._traces.produced(span, entry.productions[at : at + len(productions)])
+                self._traces.produced(span, rows[at : at + len(productions)])
             at += len(productions)
 
     def _productions_of_marks(self, batch: HookBatch, entry: IntervalEntry) -> None:
@@ -53,7 +59,9 @@ class TracedSealer(Sealer):
         The last traced key ends the search.
         """
         contexts, marks = batch.contexts, self._traces.marks
-        sought, at = sum(key in contexts for key in marks), sum(len(made) for _, made in batch.results)
+        rows, sought, at = _rows_of(entry), sum(key in contexts for key in marks), 0
+        for one in batch.results:
+            at += len(one.keys if isinstance(one, ProducedColumns) else one[1])
         for key, context in contexts.items():
             if not sought:
                 return
@@ -63,8 +71,15 @@ class TracedSealer(Sealer):
                 for mark in marks.pop(key):
                     if mark.context is context:
                         last = count if mark.last is None else mark.last
-                        self._traces.produced(mark.span, entry.productions[at + mark.first : at + last])
+                        self._traces.produced(mark.span, rows[at + mark.first : at + last])
             at += count
+
+
+def _rows_of(entry: IntervalEntry) -> list[ProductionRow]:
+    """All productions of the entry."""
+    if not entry.runs:
+        return entry.productions
+    return [*chain.from_iterable(run.rows() for run in entry.runs), *entry.productions]
 
 
 def sealer_for(state: IntervalState, failed: Callable[[bytes, Exception], None]) -> Sealer:

@@ -7,10 +7,12 @@ policy decides, as for any computation. So do panes in columns of another form t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import islice
+from typing import Final
 
 from millwheel.model.time import LAST_TIMESTAMP, TimeDomain, Timestamp
-from millwheel.sdk.context import production_of
+from millwheel.sdk.context import has_fixed_route, production_of, productions_of
 from millwheel.worker.interval.blocked_key_table import Item, RecordItem, Wait
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
 from millwheel.worker.interval.hooks.pane_moving import PaneMover
@@ -20,6 +22,9 @@ from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 
 __all__ = ["PaneFiring"]
+
+_AT_ONCE: Final = 256
+"""So many results are made before their bytes are counted."""
 
 
 class PaneFiring:
@@ -75,7 +80,7 @@ class PaneFiring:
                 window.passed = self._blocked.unblocked
                 return
             self.produce_of(window, keys)
-            waiting += sum(key in window.rows for key in keys)
+            waiting += sum(map(window.rows.__contains__, keys))
 
     def produce_of(self, window: WindowPanes, keys: Sequence[bytes]) -> None:
         """Produce the results of some keys that have panes in a window that has ended, until the batch is full."""
@@ -123,24 +128,37 @@ class PaneFiring:
         assert windows is not None, "results are made of the present form"
         accumulators = windows.fold.accumulators(window.present(free, self._panes.fold))
         start, end = Timestamp(window.start), Timestamp(window.end)
-        make, produced = windows.make, production_of(scope, windows.output, Timestamp(min(end, LAST_TIMESTAMP)))
-        results, traces, budget = runner.batch.results, self._setup.meter.traces, runner.budget()
-        append, before, count = results.append, len(results), len(free)
-        for done, (key, accumulator) in enumerate(zip(free, accumulators, strict=True), 1):
-            try:
-                productions = produced(key, make(key.decode(), start, end, accumulator, 0))
-            except HOOK_ERRORS:
-                self._move(window, key)
-                budget = runner.budget()
-            else:
-                append((key, productions))
-                if traces is not None:
-                    traces.fired(key)
-            if scope.produced_bytes >= budget:
-                count = done
-                break
-        window.close([key for key, _ in results[before:]])
-        return count
+        named = scope, windows.output, Timestamp(min(end, LAST_TIMESTAMP))
+        one, several = production_of(*named), productions_of(*named, windows.encode)
+        encode = windows.encode_columns if has_fixed_route(scope, windows.output) else None
+        traces, results = self._setup.meter.traces, runner.batch.results
+        closed: list[bytes] = []
+        for done in range(0, len(free), _AT_ONCE):
+            keys, part = free[done : done + _AT_ONCE], accumulators[done : done + _AT_ONCE]
+            made = None
+            if traces is None or traces.causes.keys().isdisjoint(keys):
+                with suppress(*HOOK_ERRORS):  # one by one, it is found which of them fails
+                    encoded = None if encode is None else encode(keys, start, end, part)
+                    values = windows.make(list(map(bytes.decode, keys)), start, end, part) if encoded is None else ()
+                    made = several(keys, values, encoded, runner.budget() - scope.produced_bytes)
+            if made is not None:
+                results.append(made)
+                closed += keys
+                continue
+            for at, key in enumerate(keys):
+                try:
+                    results.append((key, one(key, windows.make([key.decode()], start, end, part[at : at + 1])[0])))
+                except HOOK_ERRORS:
+                    self._move(window, key)
+                else:
+                    closed.append(key)
+                    if traces is not None:
+                        traces.fired(key)
+                if scope.produced_bytes >= runner.budget():
+                    window.close(closed)
+                    return done + at + 1
+        window.close(closed)
+        return len(free)
 
     def give_up(self, window: WindowPanes, key: bytes) -> None:
         """Drop the pane of a key, which has a context in the batch with the dead letter for it."""

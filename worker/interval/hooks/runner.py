@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 from millwheel.sdk.context import Context
 from millwheel.sdk.declarations import DROPPED
-from millwheel.sdk.effects import Production
+from millwheel.sdk.effects import ProducedColumns, Production
 from millwheel.sdk.options import LateAction
 from millwheel.sdk.records import UNDECODED, Record
 from millwheel.worker.interval.blocked_key_table import Item, RecordItem, TimerItem, Wait
@@ -60,8 +60,8 @@ class HookBatch:
         self.consumed: list[tuple[DeliveryReceipt, list[int]]] = []
         self.added: list[tuple[DeliveryReceipt, list[int]]] = []
         """The records that were added to panes. No failing hook undoes that."""
-        self.results: list[tuple[bytes, list[Production]]] = []
-        """The results of panes, with the key of each."""
+        self.results: list[ProducedColumns | tuple[bytes, list[Production]]] = []
+        """The results of panes: of many keys, or of one that is with them."""
         self.moved: dict[bytes, list[WindowPanes]] = {}
         """The windows whose panes were moved to the states of their keys, by key."""
         self.fired: dict[bytes, list[TimerItem]] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.outbound import OutboundBatch
@@ -47,7 +47,8 @@ class ProductionBatch(OutboundBatch):
         self.consumer = consumer
         self.stream = stream
         self.journal = journal
-        self.positions: list[int] = []
+        self.positions: Any = []
+        """A list, or a range: then they follow one another, and no record has left the batch."""
         self.producers: list[bytes] = []
         self.opaque: list[bytes] = []
         self.first = 0

@@ -14,11 +14,12 @@ import heapq
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Final
 
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.outbound import UnackedBatches
-from millwheel.worker.interval.entry import ProductionRow
+from millwheel.worker.interval.entry import ProductionRow, ProductionRun
 from millwheel.worker.interval.outbox.flows import (
     INDEX_BITS,
     MAX_BATCH_BYTES,
@@ -101,13 +102,19 @@ class Outbox:
     # Adding productions.
 
     def add(
-        self, rows: Sequence[ProductionRow], sequence: str = "", *, committed: bool = True, now: int = 0
+        self,
+        rows: Sequence[ProductionRow],
+        sequence: str = "",
+        *,
+        runs: Iterable[ProductionRun] = (),
+        committed: bool = True,
+        now: int = 0,
     ) -> list[ProductionBatch]:
         """Add productions of one sequence, by increasing position. Returns their outbound batches, not sent yet.
 
-        ``committed`` False: they must not be sent before ``release``.
+        ``runs``: own productions before those in ``rows``. ``committed`` False: they are not sent before ``release``.
         """
-        batches = self._group(rows, sequence)
+        batches = [*self._group_runs(runs), *self._group(rows, sequence)]
         for one in batches:
             self._insert(one)
             one.committed, one.since = committed, now
@@ -131,7 +138,7 @@ class Outbox:
     def _group_alike(self, rows: Sequence[ProductionRow], sequence: str) -> list[ProductionBatch] | None:
         """Group productions of one commit and stream that have one target, as a log, with no step for each of them.
 
-        None: they are not so, or too large.
+        None: they are not so.
         """
         if len(rows) < MIN_ALIKE:
             return None
@@ -139,23 +146,42 @@ class Outbox:
         several = positions[0] >> INDEX_BITS != positions[-1] >> INDEX_BITS or len(targets[0]) != 1
         if several or any(one.count(one[0]) != len(rows) for one in (streams, targets)) or any(opaque) != all(opaque):
             return None
-        ((consumer, key),) = targets[0]
-        made: list[ProductionBatch] = []
+        numbers: Sequence[int] = list(positions)
+        if positions[-1] - positions[0] == len(positions) - 1:
+            numbers = range(positions[0], positions[-1] + 1)
+        columns = map(list, (producers, values, timestamps, opaque if opaque[0] else ()))
+        return list(self._alike(targets[0][0], streams[0], sequence, numbers, *columns))
+
+    def _group_runs(self, runs: Iterable[ProductionRun]) -> Iterator[ProductionBatch]:
+        """Group runs of productions, with no step for each production."""
+        for run in runs:
+            for target in run.targets:
+                yield from self._alike(
+                    target, run.stream, "", run.positions, run.producers, run.values, run.timestamps(), []
+                )
+
+    def _alike(
+        self,
+        target: tuple[IncarnationId, bytes],
+        stream: str,
+        sequence: str,
+        positions: Sequence[int],
+        producers: list[bytes],
+        values: list[bytes],
+        timestamps: list[int],
+        opaque: list[bytes],
+    ) -> Iterator[ProductionBatch]:
+        """The outbound batches of productions of one stream that have the same target."""
+        consumer, key = target
         age, journal = _age(sequence), self._locate(consumer, key)
-        for first in range(0, len(rows), MAX_BATCH_RECORDS):
-            part = slice(first, first + MAX_BATCH_RECORDS)
-            batch = ProductionBatch(self._next_token + len(made), consumer, streams[0], journal, sequence)
-            batch.age = age
-            batch.positions, batch.producers = list(positions[part]), list(producers[part])
-            batch.values, batch.timestamps = list(values[part]), list(timestamps[part])
+        for part, size in _parts(values, len(key)):
+            batch = ProductionBatch(self._next_token, consumer, stream, journal, sequence)
+            self._next_token += 1
+            batch.age, batch.bytes, batch.positions = age, size, positions[part]
+            batch.producers, batch.values = producers[part], values[part]
+            batch.timestamps, batch.opaque = timestamps[part], opaque[part]
             batch.keys = [key] * len(batch.values)
-            batch.opaque = list(opaque[part]) if opaque[0] else []
-            batch.bytes = sum(map(len, batch.values)) + len(key) * len(batch.values)
-            if batch.bytes > MAX_BATCH_BYTES:
-                return None
-            made.append(batch)
-        self._next_token += len(made)
-        return made
+            yield batch
 
     def _group_each(self, rows: Iterable[ProductionRow], sequence: str) -> list[ProductionBatch]:
         groups: dict[tuple[str, str, str], ProductionBatch] = {}
@@ -358,6 +384,20 @@ def _age(sequence: str) -> int:
         return _OWN_AGE
     number = re.search(r"\d+$", sequence)
     return int(number[0]) if number else 0
+
+
+def _parts(values: Sequence[bytes], key: int) -> Iterator[tuple[slice, int]]:
+    """Parts of some values that each fit into an outbound batch, and their bytes. ``key``: the size of each one's."""
+    first, count = 0, len(values)
+    while first < count:
+        part = values[first : first + MAX_BATCH_RECORDS]
+        end = first + len(part)
+        size = sum(map(len, part)) + key * len(part)
+        if size > MAX_BATCH_BYTES:
+            sizes = accumulate(len(value) + key for value in part)
+            end, size = next((first + at, size) for at, size in enumerate(sizes, 1) if size >= MAX_BATCH_BYTES)
+        yield slice(first, end), size
+        first = end
 
 
 def _close_commit(groups: dict[tuple[str, str, str], ProductionBatch]) -> None:

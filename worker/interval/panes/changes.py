@@ -60,7 +60,8 @@ def _seal(table: PaneTable, window: WindowPanes) -> PaneChange:
         for added, given in window.added:
             fold.add(window.columns, added, given)
         rows = distinct(np.concatenate([added for added, _ in window.added]), len(window.keys))
-    new, closed = window.keys[window.sealed :], np.array(sorted(window.closing.values()), np.int64)
+    new, closing = window.keys[window.sealed :], window.closing
+    closed = np.sort(np.fromiter(closing.values(), np.int64, len(closing)))
     window.added, window.closing, window.sealed = [], {}, len(window.keys)
     return _change(window, rows, new, closed)
 

@@ -103,15 +103,10 @@ class WindowPanes:
 
         found: list[Any] = list(map(self.rows.get, keys))
         if None in found:
-            rows, own = self.rows, self.keys
-            for place, row in enumerate(found):
-                if row is None:
-                    key = keys[place]
-                    row = rows.get(key)
-                    if row is None:
-                        row = rows[key] = len(own)
-                        own.append(key)
-                    found[place] = row
+            new = dict.fromkeys(key for key, row in zip(keys, found, strict=True) if row is None)
+            self.rows.update(zip(new, range(len(self.keys), len(self.keys) + len(new)), strict=True))
+            self.keys += new
+            found = list(map(self.rows.__getitem__, keys))
             self.grow()
         return np.array(found, np.int64)
 
@@ -191,7 +186,11 @@ class WindowPanes:
 
     def close(self, keys: Sequence[bytes]) -> None:
         """The panes of these keys leave the table with the batch at hand: their results are in it, or they move."""
-        self.closing.update(zip(keys, map(self.rows.pop, keys), strict=True))
+        if len(keys) == len(self.rows):
+            self.closing.update(self.rows)
+            self.rows.clear()
+        else:
+            self.closing.update(zip(keys, map(self.rows.pop, keys), strict=True))
         self.numbered = None
 
     def reopen(self, key: bytes) -> None:
