@@ -67,12 +67,12 @@ def message_bytes(message: confluent_kafka.Message) -> int:
 class ParsedValue(Generic[V]):
     """Reads the values of messages, one by one or many at once."""
 
-    __slots__ = ("_alone", "_parse")
+    __slots__ = ("_parse", "alone")
 
     def __init__(self, parse: Callable[[bytes], V], *, alone: bool) -> None:
         """``alone``: whether a value may take long, as a schema registry is asked."""
         self._parse = parse
-        self._alone = alone
+        self.alone = alone
 
     def __call__(self, message: confluent_kafka.Message) -> V:
         value = message.value()
@@ -95,7 +95,7 @@ class ParsedValue(Generic[V]):
         """
         of = type(messages[0])  # with its methods, as ``map`` calls a method of C by itself
         # An error of the library cannot be compared with None.
-        if self._alone or set(map(type, map(of.error, messages))) != {NoneType}:
+        if self.alone or set(map(type, map(of.error, messages))) != {NoneType}:
             return None
         encoded: list[Any] = list(map(of.value, messages))
         if None in encoded:
