@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millwheel.connectors import progress as shard_progress
-from millwheel.connectors.kafka import beginnings, partitions, progress, protobuf, records, writers
+from millwheel.connectors.kafka import beginnings, fetched, partitions, progress, protobuf, records, writers
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
@@ -100,7 +100,7 @@ rewriting(
     "kafka-registry-away-is-a-bad-record",
     "G1",
     "a schema registry that is away makes no record one that cannot be read",
-    partitions,
+    fetched,
     "except (KafkaError, UsageError):",
     "except ZeroDivisionError:",
     seeds=0,

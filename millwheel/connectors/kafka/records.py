@@ -67,18 +67,26 @@ def message_bytes(message: confluent_kafka.Message) -> int:
 class ParsedValue(Generic[V]):
     """Reads the values of messages, one by one or many at once."""
 
-    __slots__ = ("_alone", "_parse")
+    __slots__ = ("_parse", "_whole", "alone")
 
-    def __init__(self, parse: Callable[[bytes], V], *, alone: bool) -> None:
-        """``alone``: whether a value may take long, as a schema registry is asked."""
+    def __init__(self, parse: Callable[[bytes], Any], *, alone: bool, whole: bool = False) -> None:
+        """
+        Args:
+            parse: Makes a value of bytes.
+            alone: Whether a value may take long, as a schema registry is asked.
+            whole: Whether a KafkaRecord has the value.
+        """
         self._parse = parse
-        self._alone = alone
+        self._whole = whole
+        self.alone = alone
 
     def __call__(self, message: confluent_kafka.Message) -> V:
-        value = message.value()
+        value: Any = message.value()
+        if self._whole:
+            return record_of(message, None if value is None else self._parse(value))  # type: ignore[return-value]
         if value is None:
             raise ValueError("it has no value: a tombstone. Read KafkaRecord[TYPE], whose value may be None")
-        return self._parse(value)
+        return self._parse(value)  # type: ignore[no-any-return]
 
     def read_all(
         self, messages: Sequence[confluent_kafka.Message], most: int
@@ -95,18 +103,18 @@ class ParsedValue(Generic[V]):
         """
         of = type(messages[0])  # with its methods, as ``map`` calls a method of C by itself
         # An error of the library cannot be compared with None.
-        if self._alone or set(map(type, map(of.error, messages))) != {NoneType}:
+        if self.alone or set(map(type, map(of.error, messages))) != {NoneType}:
             return None
         encoded: list[Any] = list(map(of.value, messages))
-        if None in encoded:
+        if None in encoded and not self._whole:
             return None
-        size = sum(map(len, encoded)) + sum([len(key) for key in map(of.key, messages) if key])
+        size = sum(map(len, filter(None, encoded))) + sum([len(key) for key in map(of.key, messages) if key])
         if any(map(of.headers, messages)):
             size = sum(map(message_bytes, messages))
         if size >= most:
             return None
         try:
-            values = list(map(self._parse, encoded))
+            values: list[Any] = list(map(self, messages) if self._whole else map(self._parse, encoded))
         except Exception:
             return None
         return list(zip(values, starmap(_event_time, map(of.timestamp, messages)), strict=True))
@@ -141,14 +149,7 @@ def reads_as(
     if is_whole:
         (kind,) = get_args(kind) or (bytes,)
     parse = _parser(kind, format) if decode is None else decode.decode
-    if not is_whole:
-        return ParsedValue(parse, alone=decode is not None)
-
-    def whole(message: confluent_kafka.Message) -> KafkaRecord[Any]:
-        value = message.value()
-        return record_of(message, None if value is None else parse(value))
-
-    return whole
+    return ParsedValue(parse, alone=decode is not None, whole=is_whole)
 
 
 def _parser(kind: Any, format: Format) -> Callable[[bytes], Any]:

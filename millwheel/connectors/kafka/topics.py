@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from millwheel.connectors.kafka.asking import Asker
 from millwheel.connectors.kafka.beginnings import KafkaStart, PlainStart, plain_start
 from millwheel.connectors.kafka.clients import Access, KafkaError
+from millwheel.connectors.kafka.fetched import PartitionName
 from millwheel.connectors.kafka.formats import RegistryFormat
-from millwheel.connectors.kafka.partitions import PartitionName, PartitionReader
+from millwheel.connectors.kafka.partitions import PartitionReader
 from millwheel.connectors.kafka.records import Format, KafkaRecord, reads_as
 from millwheel.connectors.source import Source, SplitReader, Splits
 from millwheel.model.wording import counted

@@ -16,7 +16,8 @@ import millwheel as mw
 from millwheel.connectors.kafka import KafkaError
 from millwheel.connectors.kafka.asking import Asker
 from millwheel.connectors.kafka.clients import Access, KafkaClient
-from millwheel.connectors.kafka.partitions import PartitionName, PartitionReader
+from millwheel.connectors.kafka.fetched import PartitionName
+from millwheel.connectors.kafka.partitions import PartitionReader
 from millwheel.connectors.kafka.progress import newest_progress
 from millwheel.connectors.progress import ShardProgress
 

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millwheel.connectors.kafka.records import ParsedValue, event_time, message_bytes, reads_as
+from millwheel.connectors.kafka.records import KafkaRecord, ParsedValue, event_time, message_bytes, reads_as
 
 MOST = 100
 HEADERS: list[tuple[str, Any]] = [("by", b"ann"), ("empty", None)]
@@ -45,7 +45,7 @@ MESSAGES = st.one_of(
 )  # fmt: skip
 
 
-def one_by_one(read: ParsedValue[Bid], messages: list[Message]) -> list[Any] | None:
+def one_by_one(read: ParsedValue[Any], messages: list[Message]) -> list[Any] | None:
     """What a reader gets that stops where one of them is no record."""
     if sum(map(message_bytes, messages)) >= MOST or any(one.error() is not None for one in messages):
         return None
@@ -56,10 +56,11 @@ def one_by_one(read: ParsedValue[Bid], messages: list[Message]) -> list[Any] | N
 
 
 @pytest.mark.guarantee("G1")
+@pytest.mark.parametrize("kind", [Bid, KafkaRecord[Bid], KafkaRecord[bytes]])
 @settings(max_examples=200)
 @given(messages=st.lists(MESSAGES, min_size=1, max_size=6))
-def test_what_is_read_at_once_is_what_is_read_one_by_one(messages: list[Message]) -> None:
-    read = reads_as(Bid, "json", None)
+def test_what_is_read_at_once_is_what_is_read_one_by_one(kind: Any, messages: list[Message]) -> None:
+    read = reads_as(kind, "json", None)
     assert isinstance(read, ParsedValue)
     assert read.read_all(messages, MOST) == one_by_one(read, messages)
 

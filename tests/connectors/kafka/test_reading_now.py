@@ -1,0 +1,136 @@
+"""What the library has fetched is read on the event loop, and what may take long on the thread of the reader."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import msgspec
+import pytest
+from confluent_kafka import KafkaError, Message
+
+from millwheel.connectors import Read, SplitReader
+from millwheel.connectors.kafka import KafkaRecord, source
+from millwheel.connectors.kafka.fetched import FetchedMessages, PartitionName
+from millwheel.connectors.kafka.records import reads_as
+from tests.connectors.kafka.given import address, new_topic, written
+from tests.patience import until
+
+END = KafkaError(-191)  # the end of a partition
+ENOUGH = 1 << 20
+
+
+class Parsed(msgspec.Struct):
+    """A value that knows the thread on which it was parsed."""
+
+    text: str = ""
+    thread: int = 0
+
+    def __post_init__(self) -> None:
+        self.thread = threading.get_ident()
+
+
+def message(offset: int, value: bytes | None = b"{}", **more: Any) -> Message:
+    return Message(topic="bids", partition=0, offset=offset, value=value, **more)
+
+
+def waiting(messages: list[Message]) -> FetchedMessages[Parsed]:
+    """Messages of which nothing was read yet."""
+    fetched: FetchedMessages[Parsed] = FetchedMessages(PartitionName("bids", 0), reads_as(Parsed, "json", None))
+    fetched.waiting += messages
+    return fetched
+
+
+def decoded(record: KafkaRecord[bytes]) -> Parsed:
+    return msgspec.json.decode(record.value or b"", type=Parsed)
+
+
+async def opened(topic: str, **how: Any) -> SplitReader[Parsed, int]:
+    kind = () if "decode" in how else (Parsed,)
+    reader: SplitReader[Parsed, int] = await source(topic, *kind, brokers=address(), **how).open_reader("0", 0)
+    return reader
+
+
+async def all_read(reader: SplitReader[Parsed, int], count: int) -> list[Read[Parsed, int]]:
+    """The reads that have records, until there are so many."""
+    reads: list[Read[Parsed, int]] = []
+
+    async def read() -> bool:
+        found = await reader.read()
+        if found.records:
+            reads.append(found)
+        return sum(len(one.records) for one in reads) >= count
+
+    await until(read)
+    return reads
+
+
+@pytest.mark.guarantee("G1")
+async def test_a_read_of_what_is_there_needs_no_thread() -> None:
+    topic = new_topic()
+    written(topic, [Parsed(str(number)) for number in range(3_500)])
+    reader = await opened(topic)
+    reads = await all_read(reader, 3_500)
+    await reader.close()
+    values: list[Any] = [value for one in reads for value, _ in one.records]
+    assert [one.text for one in values] == [str(number) for number in range(3_500)]
+    assert reads[-1].position == 3_500
+    assert threading.get_ident() in {one.thread for one in values}
+
+
+async def test_a_function_of_the_program_runs_on_the_thread() -> None:
+    topic = new_topic()
+    written(topic, [Parsed(str(number)) for number in range(3_500)])
+    reader = await opened(topic, decode=decoded)
+    reads = await all_read(reader, 3_500)
+    await reader.close()
+    threads = {value.thread for one in reads for value, _ in one.records if isinstance(value, Parsed)}
+    assert len(threads - {threading.get_ident()}) == len(threads) == 1
+
+
+@pytest.mark.guarantee("G1")
+@pytest.mark.parametrize(
+    ("messages", "position"),
+    [
+        ([message(3), message(5)], 6),
+        ([message(3), message(7, error=END)], 7),  # what was aborted is before the end
+    ],
+)
+def test_what_waits_is_read_at_once(messages: list[Message], position: int) -> None:
+    fetched = waiting(messages)
+    found = fetched.read_all(10, ENOUGH)
+    assert found is not None
+    assert found[1] == [one.offset() for one in messages if one.error() is None]
+    assert fetched.position == position
+    assert not fetched.waiting
+
+
+@pytest.mark.guarantee("G13")
+def test_no_more_is_read_at_once_than_was_asked_for() -> None:
+    fetched = waiting([message(3), message(4), message(5, error=END)])
+    assert fetched.read_all(1, ENOUGH) is not None
+    assert fetched.position == 4
+    assert fetched.read_all(10, len(b"{}")) is None
+    assert fetched.read_all(10, ENOUGH) is not None
+    assert fetched.position == 5
+
+
+@pytest.mark.guarantee("G1")
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [],
+        [message(3), message(4, None)],
+        [message(3), message(4, b"no JSON")],
+        [message(3, error=END)],
+        [message(3, error=END), message(4)],
+        [message(3), message(4, error=END), message(4, error=END)],
+    ],
+)
+def test_what_needs_more_is_read_one_by_one(messages: list[Message]) -> None:
+    fetched = waiting(messages)
+    assert fetched.read_all(10, ENOUGH) is None
+    assert list(fetched.waiting) == messages
+    assert fetched.position == 0
+    fetched.read_each(10)
+    assert not fetched.waiting
