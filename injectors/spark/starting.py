@@ -131,13 +131,13 @@ class _Starter(DataSource):
     def name(cls) -> str:
         return "millwheel-start"
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> _Nothing:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> _IdleWriter:
         import millwheel.injectors.spark.writers  # noqa: F401
 
-        return _Nothing()
+        return _IdleWriter()
 
 
-class _Nothing(DataSourceStreamArrowWriter):
+class _IdleWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         for _ in iterator:
             pass
