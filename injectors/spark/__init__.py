@@ -4,8 +4,9 @@
 
 ::
 
-    from millwheel.injectors.spark import MillwheelDataSource
+    from millwheel.injectors.spark import MillwheelDataSource, start_python
 
+    start_python(spark)  # the first batch then waits less
     spark.dataSource.register(MillwheelDataSource)
     query = (
         df.writeStream.format("millwheel")
@@ -18,11 +19,20 @@
     )
 """
 
-from millwheel.injectors.spark.driver import finish_stream
 from millwheel.injectors.spark.errors import ColumnError, OptionError, RowError, SinkError
+from millwheel.injectors.spark.finishing import finish_stream
 from millwheel.injectors.spark.interpreter import ignore_pandas_warning
 from millwheel.injectors.spark.source import MillwheelDataSource
+from millwheel.injectors.spark.starting import start_python
 
-__all__ = ["ColumnError", "MillwheelDataSource", "OptionError", "RowError", "SinkError", "finish_stream"]
+__all__ = [
+    "ColumnError",
+    "MillwheelDataSource",
+    "OptionError",
+    "RowError",
+    "SinkError",
+    "finish_stream",
+    "start_python",
+]
 
 ignore_pandas_warning()

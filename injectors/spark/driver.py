@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pyspark.sql.datasource import WriterCommitMessage
 
 from millwheel.client.injector import BatchOf
 from millwheel.injectors.batches import commit_batch, draw_sequencer, full_stream_name, last_batch, open_publisher
-from millwheel.injectors.spark.errors import SinkError
 from millwheel.injectors.spark.loop import run
-from millwheel.injectors.spark.options import SinkOptions, parse_options
+from millwheel.injectors.spark.options import SinkOptions
 from millwheel.rpc.failures import RequestError
 
-if TYPE_CHECKING:
-    from pyspark.sql.streaming.query import StreamingQuery
-
-__all__ = ["TaskReport", "announce", "finish_stream", "is_committed", "resolve", "settle"]
+__all__ = ["TaskReport", "announce", "finish", "is_committed", "resolve", "settle"]
 
 _FINISHED: Final = "INJECTOR_FINISHED"
 
@@ -74,25 +70,3 @@ def finish(options: SinkOptions) -> None:
                 raise
 
     run(end())
-
-
-def finish_stream(query: StreamingQuery, options: Mapping[str, str]) -> None:
-    """Declare a streaming query the last of its stream: the watermark becomes plus infinity. This is final.
-
-    Call it when ``query.awaitTermination()`` has returned, for example after ``trigger(availableNow=True)``. The call
-    is idempotent.
-
-    Args:
-        query: The query, which must have ended without an error.
-        options: The sink options of the query.
-
-    Raises:
-        SinkError: The query still runs or has failed. Its last batch may have to be sent again.
-        OptionError: An option is invalid.
-    """
-    parsed = parse_options(options)
-    if query.isActive:
-        raise SinkError(f"query {query.id} still runs: wait for query.awaitTermination() before finishing its stream")
-    if (failure := query.exception()) is not None:
-        raise SinkError(f"query {query.id} has failed, and its stream is not at its end: run it again") from failure
-    finish(parsed)

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from millwheel.client.control import ControlClient
 from millwheel.injectors.spark import MillwheelDataSource
-from millwheel.injectors.spark.source import BatchWriter, StreamWriter
+from millwheel.injectors.spark.writers import BatchWriter, StreamWriter
 
 VARIABLE = "MILLWHEEL_TEST_FAULTS"
 

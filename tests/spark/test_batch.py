@@ -16,7 +16,7 @@ from millwheel.injectors.spark import SinkError
 from millwheel.injectors.spark.driver import resolve, settle
 from millwheel.injectors.spark.interpreter import check_interpreter, ignore_pandas_warning
 from millwheel.injectors.spark.options import parse_options
-from millwheel.injectors.spark.source import BatchWriter
+from millwheel.injectors.spark.writers import BatchWriter
 from millwheel.model.time import MAX_TIMESTAMP
 from tests.spark.faults import arm
 from tests.spark.jobs import DAY, options_for

@@ -1,16 +1,24 @@
-"""What the first batch of a session costs: the imports of the processes that Spark starts."""
+"""What the first batch of a session costs: the processes that Spark starts, and their imports."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from zipfile import ZipFile
 
+import pytest
+
 from tests.documents.blocks import blocks_of
 from tests.house.tree import ROOT
 from tests.patience import patience
+from tests.spark.jobs import write_trips
+from tests.spark.server import TripServer
+
+ARROW = "pyarrow", "numpy", "pandas", "millwheel.injectors.spark.readers", "millwheel.injectors.spark.tasks"
+CLIENT = "asyncio", "grpc", "millwheel.client.control", "millwheel.rpc.v1.control_pb2"
 
 
 def run(program: str, **environment: str) -> str:
@@ -25,11 +33,39 @@ def run(program: str, **environment: str) -> str:
     ).stdout.strip()
 
 
-def test_planning_and_committing_import_no_arrow() -> None:
+@pytest.mark.parametrize(
+    ("module", "not_loaded"),
+    [("source", (*ARROW, *CLIENT)), ("writers", (*ARROW, "grpc_health.v1.health"))],
+    ids=["the process that makes the source", "those that plan and commit"],
+)
+def test_a_process_imports_what_its_step_needs(module: str, not_loaded: tuple[str, ...]) -> None:
     """Only tasks and readers have columns. pyarrow imports NumPy, too, and takes as long as MillWheel itself."""
-    wanted = "pyarrow", "numpy", "grpc_health.v1.health", "millwheel.injectors.spark.readers"
-    program = f"import sys, millwheel.injectors.spark.source; print([one for one in {wanted!r} if one in sys.modules])"
-    assert run(program) == "[]"
+    loaded = f"[one for one in {not_loaded!r} if one in sys.modules]"
+    assert run(f"import sys, millwheel.injectors.spark.{module}; print({loaded})") == "[]"
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_first_batch_uses_processes_started_before(server: TripServer, tmp_path: Path) -> None:
+    write_trips(tmp_path / "in", range(100), "0")
+    driver = subprocess.run(
+        [sys.executable, "-m", "tests.spark.started", server.address, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=patience(120.0),
+    )
+    assert driver.returncode == 0, driver.stderr[-4_000:]
+    before, after = (json.loads(line) for line in driver.stdout.splitlines()[-2:])
+    assert [one.split()[0].rpartition(".")[2] for one in before] == [
+        "create_data_source",
+        "lookup_data_sources",  # by the registration
+        "python_streaming_sink_runner",
+        "write_into_data_source",
+        "worker",
+    ]
+    assert after == before
+    assert driver.stderr.count("so the first batch starts them") == 2, "the session is stopped; no more than that"
 
 
 def test_the_page_compiles_an_archive(tmp_path: Path) -> None:
