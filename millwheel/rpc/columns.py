@@ -130,7 +130,7 @@ class RecordColumns(Sequence[bytes]):
         return {field.name: plain_types()[field.type] for field in self.batch.schema}
 
     def numbers(self, name: str) -> Any:
-        """A column of integers or floats, as NumPy has it. It is read-only, and no copy. There is at least one."""
+        """A column of integers or floats, as NumPy has it. It is no copy, and must not be changed."""
         import numpy as np
 
         column = self.batch.column(name)

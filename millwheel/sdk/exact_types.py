@@ -161,7 +161,12 @@ def is_plain_struct(cls: Any) -> bool:
         return False
     if cls.__getattribute__ is not object.__getattribute__:
         return False
-    return all(is_writable(name) and ismemberdescriptor(getattr_static(cls, name)) for name in cls.__struct_fields__)
+    return all(is_writable(name) and _is_slot_of(getattr_static(cls, name), name) for name in cls.__struct_fields__)
+
+
+def _is_slot_of(attribute: Any, name: str) -> bool:
+    """Whether a class attribute is the slot of this very field. A subclass may put another field's slot there."""
+    return ismemberdescriptor(attribute) and attribute.__name__ == name
 
 
 def is_writable(name: str) -> bool:

@@ -355,6 +355,18 @@ rewriting(
 )
 
 rewriting(
+    "fields-of-codecs",
+    "G1",
+    "what a codec of the user makes of a value is not taken from its column",
+    compiled,
+    "_codec(stream).format is not ValueFormat.MSGPACK or ",
+    "",
+    seeds=0,
+    test="tests/windows/test_by_column_fields.py::test_a_codec_of_the_user_decides_what_a_field_is",
+    why=_FEW,
+)
+
+rewriting(
     "fields-of-other-records",
     "G1",
     "of columns, the numbers of the records at hand are taken",

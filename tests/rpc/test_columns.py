@@ -248,6 +248,7 @@ def test_numbers_of_a_column_are_those_of_its_records() -> None:
 
 def test_numbers_load_no_pandas() -> None:
     """A worker would lose a third of a second with the first delivery, and memory for good."""
+    pytest.importorskip("pandas")
     program = (
         "import sys, pyarrow as pa; from array import array; from millwheel.rpc.columns import RecordColumns\n"
         "column = pa.Array.from_buffers(pa.int64(), 2, [None, pa.py_buffer(bytes(16))])\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import getattr_static
 from typing import Annotated, Any, Generic, NewType, TypeVar
 
 import msgspec
@@ -61,6 +62,18 @@ class Hidden(msgspec.Struct):
 
 class Shown(Hidden):
     price = property(lambda self: 7)
+
+
+class Weighed(msgspec.Struct):
+    price: int
+    weight: int = 0
+
+
+class Exchanged(Weighed):
+    """A field that another one hides."""
+
+
+Exchanged.price = getattr_static(Weighed, "weight")
 
 
 class Twice(msgspec.Struct):
@@ -139,6 +152,7 @@ BY_VALUES: dict[str, tuple[Any, str, type, str]] = {
     "an unknown field": (Closed, "price", int, "item price other"),
     "a check of the whole": (Checked, "price", int, "price"),
     "a property that hides the field": (Shown, "price", int, "price"),
+    "a field that another one hides": (Exchanged, "price", int, "price"),
     "an attribute that is no field": (Computed, "price", int, "item price"),
     "attributes of the user's": (Twice, "price", int, "price"),
     "a tag": (Tagged, "price", int, "price"),
