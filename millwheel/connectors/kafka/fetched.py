@@ -49,6 +49,9 @@ class FetchedMessages(Generic[T]):
     *Invariant (G1): the position is behind all records that were returned, and before all others that are readable.*
     Offsets in between may have no record: markers of transactions, and what was aborted or compacted. The position
     passes those at the end only when the broker says that nothing readable is before it (the event of the end).
+
+    *Invariant (G1): an event that may be an error is for a read of its own.* What was fetched before it is returned
+    first. Otherwise it would be lost: the topic may have removed it meanwhile.
     """
 
     def __init__(self, place: PartitionName, read_as: Callable[[confluent_kafka.Message], T]) -> None:
@@ -86,7 +89,7 @@ class FetchedMessages(Generic[T]):
             self.waiting.popleft()
         offsets = [message.offset() or 0 for message in messages]
         self.position = offsets[-1] + 1
-        if ends:
+        if ends and _is_end(self.waiting[0]):
             self._pass(self.waiting.popleft())
         return found, offsets
 
@@ -100,7 +103,10 @@ class FetchedMessages(Generic[T]):
         offsets: list[int] = []
         size, end = 0, time.monotonic() + _LONGEST_READ
         while self.waiting and len(records) < most and size < MOST_BYTES and time.monotonic() < end:
-            message = self.waiting.popleft()
+            message = self.waiting[0]
+            if records and message.error() is not None and not _is_end(message):
+                break
+            self.waiting.popleft()
             if message.error() is not None:
                 self._pass(message)
                 continue
@@ -114,7 +120,7 @@ class FetchedMessages(Generic[T]):
     def _pass(self, event: confluent_kafka.Message) -> None:
         """Take an event that stands between the records."""
         error: Any = event.error()
-        if error.code() == library().KafkaError._PARTITION_EOF:  # the library's name of an event
+        if _is_end(event):
             self.position = max(self.position, event.offset() or 0)
         elif error.code() in (library().KafkaError._AUTO_OFFSET_RESET, library().KafkaError.OFFSET_OUT_OF_RANGE):
             raise removed(self._place, f"what was at its offset {self.position}")
@@ -130,6 +136,12 @@ class FetchedMessages(Generic[T]):
             raw: Any = message.value() or b""
             at = place_of(message.offset() or 0)
             return BadRecord(str(self._place.number), at, error_message(error), raw[:_MOST_RAW])
+
+
+def _is_end(event: confluent_kafka.Message) -> bool:
+    """Whether an event says that the end is reached, which is no error."""
+    error: Any = event.error()
+    return bool(error.code() == library().KafkaError._PARTITION_EOF)  # the library's name of an event
 
 
 def removed(place: PartitionName, what: str) -> KafkaError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,6 +12,7 @@ from millwheel.connectors.kafka.asking import Asker
 from millwheel.connectors.kafka.beginnings import PlainStart, offset_at, offset_since
 from millwheel.connectors.kafka.clients import ANSWER_SECONDS, Access, KafkaClient, KafkaError, library
 from millwheel.connectors.kafka.fetched import MOST_BYTES, FetchedMessages, PartitionName, Records, place_of, removed
+from millwheel.connectors.kafka.records import message_bytes
 from millwheel.connectors.source import Read, SplitReader
 from millwheel.connectors.threads import CallThread
 from millwheel.model.time import Timestamp, format_timestamp
@@ -31,6 +33,31 @@ _FIRST_WAIT_SECONDS: Final = 0.5
 """How long the first read waits for records that are known to be there."""
 _CONFIRM_AFTER: Final = 0.25
 """After so many seconds without a record, each read asks the broker whether something waits."""
+
+
+class _LoopTurns:
+    """Gives each read on the event loop a turn of it.
+
+    *Invariant (G8, G13): a turn of the loop has one read at most, of all partitions.* An interval begins up to 256
+    reads together. In one turn they would keep sockets and timers waiting for seconds.
+    """
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lock = asyncio.Lock()
+
+    async def take(self) -> None:
+        """Wait for a turn that no other read has. The caller reads before it waits for anything else."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:  # a lock is of one loop, and a process with tests has one after the other
+            self._loop, self._lock = loop, asyncio.Lock()
+        lock = self._lock
+        await lock.acquire()
+        loop.call_soon(lock.release)  # in the next turn
+
+
+_TURNS: Final = _LoopTurns()
+"""Of all readers of the process."""
 
 
 class PartitionReader(SplitReader[T, int], Generic[T]):
@@ -144,7 +171,7 @@ class PartitionReader(SplitReader[T, int], Generic[T]):
         if self._begins:
             self._begins = False
             return Read([], fetched.position, behind=max(self._high - fetched.position, 1))
-        records, offsets = self._read_now() or await self._thread.call(self._read)
+        records, offsets = await self._read_now() or await self._thread.call(self._read)
         self._see_end()
         now = time.monotonic()
         if records:
@@ -155,7 +182,7 @@ class PartitionReader(SplitReader[T, int], Generic[T]):
         behind = max(self._high - fetched.position, 0 if records else 1)
         return Read(records, fetched.position, behind=behind, places=lambda index: place_of(offsets[index]))
 
-    def _read_now(self) -> Records[T] | None:
+    async def _read_now(self) -> Records[T] | None:
         """Read what the library has fetched, on the event loop. None: nothing is read, and the thread has to look.
 
         The library fetches and unpacks on threads of its own, which need no lock of Python. A thread of Python that
@@ -166,6 +193,7 @@ class PartitionReader(SplitReader[T, int], Generic[T]):
         fetched = self._fetched
         if not fetched.may_be_read_at_once:
             return None
+        await _TURNS.take()
         if not fetched.waiting:
             fetched.waiting += self._handle.consume(_MOST_RECORDS, 0)
         return fetched.read_all(self._most, _MOST_BYTES_NOW)
@@ -175,6 +203,8 @@ class PartitionReader(SplitReader[T, int], Generic[T]):
         fetched = self._fetched
         if not fetched.waiting:
             self._fetch()
+        elif sum(map(message_bytes, fetched.waiting)) < _MOST_BYTES_NOW:
+            return fetched.read_each(self._most)  # the loop has tried all at once, if that can be
         return fetched.read_all(self._most, MOST_BYTES) or fetched.read_each(self._most)
 
     def _fetch(self) -> None:

@@ -19,6 +19,7 @@ from millwheel.connectors.kafka.clients import Access, KafkaClient
 from millwheel.connectors.kafka.fetched import PartitionName
 from millwheel.connectors.kafka.partitions import PartitionReader
 from millwheel.connectors.kafka.progress import newest_progress
+from millwheel.connectors.kafka.records import reads_as
 from millwheel.connectors.progress import ShardProgress
 
 NOWHERE = "127.0.0.1:1"
@@ -138,17 +139,27 @@ def scripted(handle: Handle) -> Access:
     return access
 
 
-def reader(handle: Handle, start: Any = "earliest") -> PartitionReader[bytes]:
+def on_thread(message: Any) -> bytes:
+    """A value as a function of a program makes it."""
+    return message.value() or b""
+
+
+ON_LOOP = reads_as(bytes, "json", None)
+
+
+def reader(handle: Handle, start: Any = "earliest", read_as: Any = on_thread) -> PartitionReader[Any]:
     access = scripted(handle)
     place = PartitionName("bids", 0)
-    return PartitionReader(access, Asker(access), place, lambda one: one.value() or b"", start=start, skip_removed=True)
+    return PartitionReader(access, Asker(access), place, read_as, start=start, skip_removed=True)
 
 
 @pytest.mark.guarantee("G1")
-async def test_a_new_leader_within_a_read_loses_nothing() -> None:
-    reading = reader(Handle([Message(failure=FENCED), Message(b"lamp")]))
+@pytest.mark.parametrize(("read_as", "reads"), [(on_thread, 1), (ON_LOOP, 2)], ids=["thread", "loop"])
+async def test_a_new_leader_within_a_read_loses_nothing(read_as: Any, reads: int) -> None:
+    reading = reader(Handle([Message(failure=FENCED), Message(b"lamp")]), read_as=read_as)
     await reading.begin(0)
-    found = await reading.read()
+    for _ in range(reads):
+        found = await reading.read()
     assert ([value for value, _ in found.records], found.position) == ([b"lamp"], 1)
     await reading.close()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -10,13 +12,18 @@ import pytest
 from confluent_kafka import KafkaError, Message
 
 from millwheel.connectors import Read, SplitReader
+from millwheel.connectors.kafka import KafkaError as SourceError
 from millwheel.connectors.kafka import KafkaRecord, source
 from millwheel.connectors.kafka.fetched import FetchedMessages, PartitionName
-from millwheel.connectors.kafka.records import reads_as
+from millwheel.connectors.kafka.partitions import PartitionReader
+from millwheel.connectors.kafka.records import ParsedValue, reads_as
 from tests.connectors.kafka.given import address, new_topic, written
+from tests.connectors.kafka.test_moving import ON_LOOP, Handle, reader
+from tests.connectors.kafka.test_moving import Message as ScriptedMessage
 from tests.patience import until
 
 END = KafkaError(-191)  # the end of a partition
+REMOVED = KafkaError(KafkaError.OFFSET_OUT_OF_RANGE)
 ENOUGH = 1 << 20
 
 
@@ -134,3 +141,61 @@ def test_what_needs_more_is_read_one_by_one(messages: list[Message]) -> None:
     assert fetched.position == 0
     fetched.read_each(10)
     assert not fetched.waiting
+
+
+@pytest.mark.guarantee("G1")
+@pytest.mark.parametrize("messages", [[message(3)], [message(3, b"no JSON")]])
+def test_an_error_drops_nothing_fetched_before_it(messages: list[Message]) -> None:
+    fetched = waiting([*messages, message(4, error=REMOVED)])
+    _, offsets = fetched.read_all(10, ENOUGH) or fetched.read_each(10)
+    assert (offsets, fetched.position) == ([3], 4)
+    assert fetched.read_all(10, ENOUGH) is None
+    with pytest.raises(SourceError, match="offset 4 were removed"):
+        fetched.read_each(10)
+
+
+class Ready(Handle):
+    """A partition whose records are all there."""
+
+    def consume(self, *_: Any) -> list[ScriptedMessage]:
+        return [ScriptedMessage(b"lamp"), *self.messages]
+
+
+async def order_of_reads() -> list[str]:
+    """The order of reads that begin together, and of what others have the loop do at once after each."""
+    order: list[str] = []
+    readers = [reader(Ready([]), read_as=ON_LOOP) for _ in range(5)]
+
+    async def read(one: PartitionReader[Any]) -> None:
+        assert (await one.read()).records
+        order.append("read")
+        asyncio.get_running_loop().call_soon(order.append, "other")
+
+    for one in readers:
+        await one.begin(0)
+    await asyncio.gather(*map(read, readers))
+    for one in readers:
+        await one.close()
+    return order
+
+
+@pytest.mark.guarantee("G8", "G13")
+def test_the_loop_serves_others_between_two_reads() -> None:
+    for _ in range(2):  # a program's tests have one loop after the other
+        assert asyncio.run(order_of_reads()) == ["read", "other"] * 5
+
+
+async def test_what_cannot_be_read_is_parsed_twice_at_most() -> None:
+    parsed = Counter[bytes]()
+
+    def parse(value: bytes) -> bytes:
+        parsed[value] += 1
+        if value == b"broken":
+            raise ValueError(value)
+        return value
+
+    reading = reader(Ready([ScriptedMessage(b"broken")]), read_as=ParsedValue(parse, alone=False))
+    await reading.begin(0)
+    assert len((await reading.read()).records) == 2
+    assert parsed == {b"lamp": 2, b"broken": 2}  # on the loop, and one by one
+    await reading.close()
