@@ -9,7 +9,9 @@ Spark knows its processes by all their environment variables. So Spark's own cod
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,21 +25,27 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-__all__ = ["start_python"]
+__all__ = ["start_python", "tried"]
 
 log = logging.getLogger("millwheel.spark")
 
-_SIMPLIFIED: Final = "SPARK_SIMPLIFIED_TRACEBACK"
-_SIMPLIFIED_SETTING: Final = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
-_FAILED: Final = "Spark's Python processes do not start early, so the first batch starts them: %s: %s"
+_SETTING: Final = "spark.sql.execution.pyspark.udf.%s.enabled"
+_VARIABLES: Final = (
+    ("hideTraceback", "SPARK_HIDE_TRACEBACK"),
+    ("simplifiedTraceback", "SPARK_SIMPLIFIED_TRACEBACK"),
+    ("tracebackWithLocals", "SPARK_TRACEBACK_WITH_LOCALS"),
+)
+"""Settings of a session, and the variables of its tasks for DataFrames that Spark makes of them."""
+_ERROR: Final = re.compile(r"^(?:: |Caused by: )?([\w.$]*(?:Error|Exception)\b.*)", re.MULTILINE)
+"""An error in a text of Java's or Python's."""
 
 
 def start_python(spark: SparkSession) -> Thread:
     """Start the Python processes that a query's first micro-batch needs, while the program goes on.
 
     Call it as soon as the session is there. Without the call the batch starts them itself, and takes longer. One job
-    starts the processes of the executors: it has a task for each core that the session has now. If something fails,
-    the log says so, and nothing else changes.
+    starts the processes of the executors: it has as many tasks as they can run at once now. If something fails, the
+    log says so, and nothing else changes.
 
     Args:
         spark: The session. It must not be one of Spark Connect, whose processes are the server's.
@@ -55,17 +63,36 @@ def start_python(spark: SparkSession) -> Thread:
 
 
 def _start(spark: SparkSession) -> None:
-    tasks = Thread(target=_tried, args=(_start_tasks, spark), name="millwheel-spark-start-tasks", daemon=True)
+    tasks = Thread(target=tried, args=(_start_tasks, spark), name="millwheel-spark-start-tasks", daemon=True)
     tasks.start()
-    _tried(_start_planners, spark)
+    tried(_start_planners, spark)
     tasks.join()
 
 
-def _tried(start: Callable[[SparkSession], None], spark: SparkSession) -> None:
+def tried(start: Callable[[SparkSession], object], spark: SparkSession) -> None:
+    """Start some processes, or log why they do not start."""
     try:
         start(spark)
-    except Exception as error:  # the session may be stopped meanwhile; and some of the calls are Spark's own
-        log.warning(_FAILED, type(error).__name__, str(error).partition("\n")[0])
+    except Exception as error:  # some of the calls are Spark's own
+        if not _is_stopped(spark):
+            message = "Spark's Python processes do not start early, so the first batch starts them: %s"
+            log.warning(message, _cause(error))
+
+
+def _is_stopped(spark: SparkSession) -> bool:
+    """Whether the program has stopped the session meanwhile. A short one does."""
+    with suppress(Exception):  # a session of Spark Connect has no context
+        java: Any = spark.sparkContext._jsc
+        return java is None or bool(java.sc().isStopped())
+    return False
+
+
+def _cause(error: Exception) -> str:
+    """The last error in the text: below Spark's own is that of a Python process."""
+    text = str(error)
+    found: list[str] = _ERROR.findall(text)
+    first, _, _ = text.partition("\n")
+    return found[-1] if found else f"{type(error).__name__}: {first}"
 
 
 def _start_planners(spark: SparkSession) -> None:
@@ -74,6 +101,8 @@ def _start_planners(spark: SparkSession) -> None:
 
     context = spark.sparkContext
     java: Any = context._jvm
+    # Spark makes variables of the settings of the thread's session, and this thread is new.
+    java.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
     gateway: Any = context._gateway
     python = java.org.apache.spark.sql.execution.datasources.v2.python
     none = java.org.apache.spark.sql.util.CaseInsensitiveStringMap.empty()
@@ -88,27 +117,35 @@ def _start_planners(spark: SparkSession) -> None:
 
 
 def _start_tasks(spark: SparkSession) -> None:
-    """Start a process for each core of the executors.
+    """Start as many processes as the executors use at once.
 
     The job is one of RDDs: it begins within a moment, and the first DataFrame of a session takes seconds to plan.
     """
     context = spark.sparkContext
-    count = context.defaultParallelism
+    java: Any = context._jsc.sc()
+    # Not `defaultParallelism`: a user may set that to thousands. One task waits if no executor is there yet.
+    count = max(1, java.maxNumConcurrentTasks(java.resourceProfileManager().defaultResourceProfile()))
+    context.setJobDescription("start_python: starts the Python processes of the executors")
     rows: Any = context.parallelize(range(count), count).mapPartitions(_import_for_task)
-    if spark.conf.get(_SIMPLIFIED_SETTING) == "true":
-        rows.ctx = _Variable(context, _SIMPLIFIED, "1")
+    variables = {variable: "1" for name, variable in _VARIABLES if _is_set(spark, _SETTING % name)}
+    rows.ctx = _WithVariables(context, variables)
     rows._jrdd.count()
 
 
-class _Variable:
-    """A context with one environment variable more.
+def _is_set(spark: SparkSession, setting: str) -> bool:
+    value = spark.conf.get(setting)  # or Spark's own default
+    return value is not None and value.lower() == "true"
 
-    Processes for DataFrames have it, and those for RDDs do not. Without it, Spark would start others for a batch.
+
+class _WithVariables:
+    """A context with more environment variables.
+
+    Processes for DataFrames have them, and those for RDDs do not. Without them, Spark would start others for a batch.
     """
 
-    def __init__(self, context: SparkContext, name: str, value: str) -> None:
+    def __init__(self, context: SparkContext, variables: Mapping[str, str]) -> None:
         self._context = context
-        self.environment = {**context.environment, name: value}
+        self.environment = {**context.environment, **variables}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)

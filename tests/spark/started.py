@@ -1,21 +1,32 @@
 """A driver that starts Spark's Python processes before its first batch.
 
-``python -m tests.spark.started ADDRESS PLACE`` prints the processes before and after the batch, one JSON list each.
+``python -m tests.spark.started ADDRESS PLACE`` prints the processes before and after the batch, and the job that has
+started those of the executors: its description, and how many tasks it has. Each is a line of JSON.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, Final
 
 import psutil
 from pyspark.sql import SparkSession
 
 from millwheel.injectors.spark import MillwheelDataSource, start_python
+from millwheel.injectors.spark.starting import tried
 from tests.patience import patience
 from tests.spark.jobs import options_for, session, start
+
+SETTINGS: Final = {
+    "spark.default.parallelism": "7",
+    "spark.sql.execution.pyspark.udf.hideTraceback.enabled": "true",
+    "spark.sql.execution.pyspark.udf.tracebackWithLocals.enabled": "true",
+}
+"""A session that has not Spark's defaults."""
 
 
 def processes() -> list[str]:
@@ -40,13 +51,30 @@ def started(spark: SparkSession) -> list[str]:
     return processes()
 
 
+def needs_a_module(rows: Iterable[int]) -> Iterable[int]:
+    """Run in an executor that lacks a package."""
+    import millwheel_of_no_executor  # type: ignore[import-not-found]  # noqa: F401
+
+    return rows
+
+
+def start_incomplete(spark: SparkSession) -> None:
+    spark.sparkContext.parallelize([0], 1).mapPartitions(needs_a_module).count()
+
+
 def main(address: str, place: str) -> None:
-    """Run one batch. Then start processes for a session that is stopped."""
-    spark = session()
+    """Run one batch. Then start processes that fail, and others for a session that is stopped."""
+    spark = session(SETTINGS)
     spark.dataSource.register(MillwheelDataSource)
     print(json.dumps(started(spark)))
     start(spark, Path(place), options_for(address), "millwheel").awaitTermination()
-    print(json.dumps(processes()), flush=True)
+    print(json.dumps(processes()))
+    context: Any = spark.sparkContext._jsc  # noqa: SLF001  # Python has no other way to a job's description
+    job = context.sc().statusStore().job(0)
+    print(json.dumps([job.description().get(), job.numTasks()]), flush=True)
+    tried(start_incomplete, spark)
+    context.stop()  # it is not yet known to Python
+    started(spark)
     spark.stop()
     started(spark)
 

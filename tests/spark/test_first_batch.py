@@ -7,10 +7,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 import pytest
+from pyspark.sql import SparkSession
 
+from millwheel.injectors.spark import start_python
+from millwheel.injectors.spark.starting import tried
 from tests.documents.blocks import blocks_of
 from tests.house.tree import ROOT
 from tests.patience import patience
@@ -56,7 +60,7 @@ def test_a_first_batch_uses_processes_started_before(server: TripServer, tmp_pat
         timeout=patience(120.0),
     )
     assert driver.returncode == 0, driver.stderr[-4_000:]
-    before, after = (json.loads(line) for line in driver.stdout.splitlines()[-2:])
+    before, after, job = (json.loads(line) for line in driver.stdout.splitlines()[-3:])
     assert [one.split()[0].rpartition(".")[2] for one in before] == [
         "create_data_source",
         "lookup_data_sources",  # by the registration
@@ -65,7 +69,27 @@ def test_a_first_batch_uses_processes_started_before(server: TripServer, tmp_pat
         "worker",
     ]
     assert after == before
-    assert driver.stderr.count("so the first batch starts them") == 2, "the session is stopped; no more than that"
+    assert job == ["start_python: starts the Python processes of the executors", 2], "a task for each core"
+    warnings = [line for line in driver.stderr.splitlines() if "so the first batch starts them" in line]
+    assert len(warnings) == 1, "a stopped session needs no processes"
+    assert warnings[0].endswith("ModuleNotFoundError: No module named 'millwheel_of_no_executor'")
+
+
+def test_what_fails_in_java_is_in_the_log(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tried(lambda session: session.sparkContext.textFile(str(tmp_path / "none")).getNumPartitions(), spark)
+    assert "so the first batch starts them: " in caplog.messages[0]
+    assert "Exception: Input path does not exist" in caplog.messages[0]
+
+
+def test_a_session_without_a_context_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """One of Spark Connect has none."""
+    session: Any = object()
+    start_python(session).join(patience(5.0))
+    assert [message.rpartition(": ")[2] for message in caplog.messages] == [
+        "'object' object has no attribute 'sparkContext'"
+    ] * 2
 
 
 def test_the_page_compiles_an_archive(tmp_path: Path) -> None:
