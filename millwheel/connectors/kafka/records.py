@@ -13,6 +13,7 @@ from millwheel.connectors.kafka.formats import RegistryFormat
 from millwheel.model.time import Timestamp
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.known_types import known
+from millwheel.sdk.mapping import mapped
 
 if TYPE_CHECKING:
     import confluent_kafka
@@ -114,7 +115,7 @@ class ParsedValue(Generic[V]):
         if size >= most:
             return None
         try:
-            values: list[Any] = list(map(self, messages) if self._whole else map(self._parse, encoded))
+            values: list[Any] = mapped(self, messages) if self._whole else mapped(self._parse, encoded)
         except Exception:
             return None
         return list(zip(values, starmap(_event_time, map(of.timestamp, messages)), strict=True))

@@ -67,3 +67,21 @@ def test_what_is_read_at_once_is_what_is_read_one_by_one(kind: Any, messages: li
 
 def test_values_that_a_registry_explains_are_read_one_by_one() -> None:
     assert ParsedValue(msgspec.json.decode, alone=True).read_all([message()], MOST) is None
+
+
+class Known(msgspec.Struct):
+    """Its own check ends by StopIteration, as a ``next`` without a default does."""
+
+    item: str
+
+    def __post_init__(self) -> None:
+        next(one for one in ("lamp", "vase") if one == self.item)
+
+
+@pytest.mark.guarantee("G1")
+@pytest.mark.parametrize("kind", [Known, KafkaRecord[Known]])
+def test_a_value_that_stops_an_iteration_ends_no_read(kind: Any) -> None:
+    """Regression: ``map`` took it for the end, and the reader failed at each attempt, without naming the record."""
+    read: Any = reads_as(kind, "json", None)
+    assert read.read_all([message(), message(b'{"item": "desk"}'), message()], 1_000) is None
+    assert len(read.read_all([message(), message()], 1_000)) == 2
