@@ -231,7 +231,7 @@ class Evidence:
     # Deliveries.
 
     def _sent(self, core: IntervalCore, send: SendDelivery) -> None:
-        """All records below an ACK mark are committed at the consumer.
+        """All records below an ACK mark are committed at the consumer, and those that a complete delivery leaves out.
 
         A position identifies the record in the journal.
         """
@@ -248,6 +248,8 @@ class Evidence:
             row = made.get(position)
             if row is None or (*row[:3], row[3].get(delivery.consumer)) != said:
                 self._world.violated(f"{where} has {said} at {position}, and its journal {row} (G9)")
+        if left_out := self._ledger.left_out(delivery):
+            self._world.violated(f"{where} is said to be complete, and {left_out} are not committed there (G1)")
         due = self._ledger.due.get((delivery.consumer, ids.sequence), {})
         if due and ids.mark and self._checks_ids(delivery.consumer):
             lost = [position for position in due if position < ids.mark and position not in ids.unacked]
