@@ -14,8 +14,10 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.sdk.effects import ProducedColumns, Production
 from millwheel.store.contract import CorruptValueError
 from millwheel.worker.dedup import PositionIds
+from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval.commits.result_runs import runs_of
 from millwheel.worker.interval.entry import IntervalEntry, ProductionRun, decode_entry, encode
+from millwheel.worker.interval.hooks import pane_firing
 from millwheel.worker.interval.outbox import flows
 from millwheel.worker.interval.outbox import outbox as outboxes
 from millwheel.worker.interval.outbox.flows import INDEX_BITS
@@ -120,6 +122,43 @@ def test_before_their_format_results_are_rows() -> None:
     assert isinstance(delivery.ids, PositionIds)
     assert not delivery.ids.complete
     assert (stored_runs(driver), driver.entries[-1][1]) == ([], 3)
+
+
+@pytest.mark.guarantee("G13", section="6.2")
+@pytest.mark.parametrize("entry_bytes", [10_000, 300])
+def test_a_base_is_due_after_as_many_results_as_rows(entry_bytes: int) -> None:
+    """A takeover makes a row of each result, also of those in a divided entry."""
+
+    def counted(columns: bool) -> int:
+        driver = driver_of(Results(), IntervalSettings(columns_from=1, entry_bytes=entry_bytes))
+        object.__setattr__(driver.state.config, "result_columns", columns)
+        driver.deliver(*((key, "", 1) for key in KEYS))
+        driver.commit()
+        driver.watermark(10)
+        driver.commit()
+        return driver.state.journal.bytes
+
+    assert counted(True) > 0.9 * counted(False)
+
+
+@pytest.mark.guarantee("G12", section="6.2")
+@pytest.mark.parametrize("room", [355, 356, 357, 711, 712, 713])
+def test_a_batch_ends_where_it_does_one_by_one(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+    """Also where the results that are made together fill it exactly."""
+    monkeypatch.setattr(pane_firing, "_AT_ONCE", 4)
+
+    def commits() -> list[int]:
+        driver = driver_of(Results(), IntervalSettings(columns_from=1, batch_bytes=room))
+        driver.deliver(*((key, "", 1) for key in KEYS))
+        driver.commit_all()
+        before = len(driver.entries)
+        driver.watermark(10)
+        driver.commit_all()
+        return [len(decode_entry(blob, "it").productions) for blob in driver.entries[before:]]
+
+    together = commits()
+    monkeypatch.setattr(pane_firing, "productions_of", lambda *named: lambda *given: None)
+    assert together == commits()
 
 
 @pytest.mark.parametrize("targets", [(), (LOG, (IncarnationId("c.1"), b"k"))])
