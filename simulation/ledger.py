@@ -145,16 +145,6 @@ class Ledger:
             for position in [one for one, stream in due.items() if (consumer, stream) not in edges]:
                 del due[position]
 
-    def left_out(self, delivery: Delivery) -> list[int]:
-        """The positions that a delivery leaves out, and is said to be complete. They are due to its receiver."""
-        ids = delivery.ids
-        if not isinstance(ids, PositionIds) or not (ids.complete and ids.positions):
-            return []
-        due, made = self.due.get((delivery.consumer, ids.sequence), {}), self.made.get(ids.sequence, {})
-        between, sent = range(ids.positions[0], ids.positions[-1] + 1), set(ids.positions)
-        keys = self._keys_of(delivery.consumer, delivery.journal)
-        return sorted(at for at in due if at in between and at not in sent and made[at][3][delivery.consumer] in keys)
-
     def uncommitted(self, delivery: Delivery, indexes: Iterable[int]) -> list[int | bytes]:
         """The ids of a delivery whose records are in no journal of the consumer."""
         facts, ids = self.committed.get(delivery.consumer), delivery.ids

@@ -388,7 +388,4 @@ rewriting(
     CommitPipeline,
     " and isinstance(outbound.positions, range)",
     "",
-    seeds=0,
-    test=_RESULTS + "a_part_that_is_sent_again_has_its_own_positions",
-    why=_FEW,
 )

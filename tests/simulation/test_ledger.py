@@ -8,16 +8,11 @@ import msgspec
 import pytest
 
 from millwheel.model.incarnation import IncarnationId
-from millwheel.model.interval_map import IntervalMap
-from millwheel.model.keys import ALL_KEYS
-from millwheel.rpc.v1.catalog_pb2 import IntervalMapRecord, IntervalRecord, StreamLogRecord
-from millwheel.rpc.v1.common_pb2 import KeyInterval
+from millwheel.rpc.v1.catalog_pb2 import StreamLogRecord
 from millwheel.store.contract import Append
 from millwheel.store.memory import MemoryStore
-from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.interval.entry import FORMAT, IntervalEntry, encode
 from millwheel.worker.log.entry import LOG_ENTRY_FORMAT, LogEntry
-from millwheel.worker.messages import Delivery
 from simulation.ledger import Ledger
 from simulation.store import finished
 
@@ -29,7 +24,6 @@ class Records:
         self.logs = {"s": StreamLogRecord(stream="s", incarnation=IncarnationId("s.log.1"))}
         self.computations: dict[str, Any] = {}
         self.pairs: frozenset[tuple[str, str]] = frozenset()
-        self.maps: dict[str, Any] = {}
 
     def index(self) -> Records:
         return self
@@ -71,34 +65,3 @@ def test_due_is_what_is_read_at_the_commit(reads: bool) -> None:
     finished(store.create_journal("producer.1.j1"))
     ledger.read("producer.1.j1", Append(1, 1, 0, (), encode(entry)))
     assert ledger.due == ({("consumer.2", "producer.1.j1"): {7: "between"}} if reads else {})
-
-
-@pytest.mark.guarantee("G1", section="6.1.1")
-@pytest.mark.parametrize(
-    ("positions", "complete", "left_out"),
-    [([7, 10], True, [9]), ([7, 10], False, []), ([7, 9, 10], True, []), ([9, 10], True, []), ([], True, [])],
-)
-def test_a_complete_delivery_leaves_out_nothing_of_its_keys(
-    positions: list[int], complete: bool, left_out: list[int]
-) -> None:
-    """8 is for the other interval of the consumer."""
-    records, store, consumer = Records(), MemoryStore(), IncarnationId("consumer.2")
-    records.computations = dict.fromkeys(("producer.1", consumer), object())
-    records.pairs = frozenset({(consumer, "between")})
-    halves = [KeyInterval(start=b"", end=b"m"), KeyInterval(start=b"m")]
-    intervals = [IntervalRecord(journal=f"consumer.2.j{number}", keys=keys) for number, keys in enumerate(halves)]
-    records.maps = {consumer: IntervalMap(consumer, IntervalMapRecord(computation=consumer, intervals=intervals))}
-    ledger = Ledger(cast("Any", records), store)
-    ledger.follow()
-    rows = [
-        (at, key, "between", b"v", 1, ((consumer, key),), b"")
-        for at, key in zip(range(7, 11), (b"a", b"z", b"b", b"a"), strict=True)
-    ]
-    finished(store.create_journal("producer.1.j1"))
-    entry = IntervalEntry(FORMAT, 0, 0, [], [], [], [], rows, [], [], (0, 0, 0))
-    ledger.read("producer.1.j1", Append(1, 1, 0, (), encode(entry)))
-    ids = PositionIds("producer.1.j1", 0, positions, (), complete)
-    sender = Sender("producer.1.j1", 1, ALL_KEYS, "producer.1")
-    keys = [b"a"] * len(positions)
-    delivery = Delivery(consumer, "consumer.2.j0", "between", sender, ids, keys, keys, [1] * len(positions))
-    assert ledger.left_out(delivery) == left_out
