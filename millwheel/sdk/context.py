@@ -278,6 +278,8 @@ def productions_of(
             if encoded is None or max(map(len, encoded)) > MAX_VALUE_BYTES:
                 return None
             targets = [route.targets] * count if isinstance(route, FixedRoute) else list(map(route, values))
+            if not len(encoded) == len(targets) == count:  # map() takes a user's StopIteration for the end
+                return None
         except Exception:
             return None
         size = sum(map(len, encoded)) + sum(map(len, keys)) + count * (len(binding.stream) + _PRODUCTION_BYTES)
