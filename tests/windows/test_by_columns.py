@@ -156,7 +156,7 @@ def outcome(
                 harness.update(totals(**kept))
 
         for kind, what in [*actions, ("mend", None), ("finish", None), ("mend", None)]:
-            with suppress(ValueError, mw.ValueEncodeError):  # what a policy tries again is raised, too
+            with suppress(ValueError, StopIteration, mw.ValueEncodeError):  # what a policy tries again is raised, too
                 act(kind, what)
             watermarks.append(harness.watermark("totals"))
         found: dict[str, Any] = {}

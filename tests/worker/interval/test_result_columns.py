@@ -18,7 +18,6 @@ from millwheel.worker.dedup import PositionIds
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval.commits.result_runs import runs_of
 from millwheel.worker.interval.entry import IntervalEntry, ProductionRun, decode_entry, encode
-from millwheel.worker.interval.hooks import pane_firing
 from millwheel.worker.interval.outbox import flows
 from millwheel.worker.interval.outbox import outbox as outboxes
 from millwheel.worker.interval.outbox.flows import INDEX_BITS
@@ -143,23 +142,17 @@ def test_a_base_is_due_after_as_many_results_as_rows(entry_bytes: int) -> None:
 
 
 @pytest.mark.guarantee("G12", section="6.2")
-@pytest.mark.parametrize("room", [355, 356, 357, 711, 712, 713])
-def test_a_batch_ends_where_it_does_one_by_one(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
-    """Also where the results that are made together fill it exactly."""
-    monkeypatch.setattr(pane_firing, "_AT_ONCE", 4)
-
-    def commits() -> list[int]:
-        driver = driver_of(Results(), IntervalSettings(columns_from=1, batch_bytes=room))
-        driver.deliver(*((key, "", 1) for key in KEYS))
-        driver.commit_all()
-        before = len(driver.entries)
-        driver.watermark(10)
-        driver.commit_all()
-        return [len(decode_entry(blob, "it").productions) for blob in driver.entries[before:]]
-
-    together = commits()
-    monkeypatch.setattr(pane_firing, "productions_of", lambda *named: lambda *given: None)
-    assert together == commits()
+@pytest.mark.parametrize(("more", "first"), [(-1, 256), (0, 256), (1, 257)])
+def test_a_batch_ends_where_it_does_one_by_one(more: int, first: int) -> None:
+    """The 256 that are made together are 91 bytes each, as they are counted. They may fill the batch exactly."""
+    driver = driver_of(Results(), IntervalSettings(columns_from=1, batch_bytes=256 * 91 + more))
+    driver.deliver(*((f"k{number:03}", "", 1) for number in range(300)))
+    driver.commit_all()
+    before = len(driver.entries)
+    driver.watermark(10)
+    driver.commit_all()
+    made = [len(decode_entry(blob, "it").productions) for blob in driver.entries[before:]]
+    assert made == [first, 300 - first]
 
 
 @pytest.mark.parametrize("targets", [(), (LOG, (IncarnationId("c.1"), b"k"))])
