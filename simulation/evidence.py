@@ -233,7 +233,8 @@ class Evidence:
     def _sent(self, core: IntervalCore, send: SendDelivery) -> None:
         """All records below an ACK mark are committed at the consumer.
 
-        A position identifies the record in the journal.
+        A position identifies the record in the journal. A complete delivery has a record at each position: the other
+        checks take all of its range for committed.
         """
         self._seen["delivery"] += 1
         delivery, ids = send.delivery, send.delivery.ids
@@ -242,6 +243,8 @@ class Evidence:
         where = f"a delivery of {ids.sequence} to {delivery.consumer}"
         if any(one >= other for one, other in zip(ids.positions, ids.positions[1:], strict=False)):
             self._world.violated(f"{where} has the positions {list(ids.positions)}: they do not rise (G9)")
+        if ids.complete and ids.positions[-1] - ids.positions[0] >= len(ids.positions):
+            self._world.violated(f"{where} is said to be complete, and {list(ids.positions)} have gaps (G1)")
         made = self._ledger.made.get(ids.sequence, {})
         for index, position in enumerate(ids.positions):
             said = delivery.stream, delivery.values[index], delivery.timestamps[index], delivery.keys[index]

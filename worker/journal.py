@@ -106,7 +106,8 @@ class OwnedJournal(JournalBase):
         Args:
             commit: Its number.
             entry: Its bytes.
-            size: The bytes that a takeover reads for it: more than the entry, if the entry names parts.
+            size: The bytes that a takeover reads for it: more than the entry, if the entry names parts or has runs of
+                productions.
             rows_upto: Returns the newest commit up to which all changed rows are acknowledged.
             sync: Whether the store must have it on disk.
         """

@@ -206,7 +206,7 @@ def _fields(kind: type, reader: Reader) -> list[tuple[str, type]] | None:
 def _numbers(get: Callable[[Any], Any], values: Sequence[Any], kind: type) -> Column:
     import numpy as np
 
-    read = list(map(get, values))
+    read = [get(value) for value in values]  # map() would take a user's StopIteration for the end
     if set(map(type, read)) - {kind}:
         raise NotFoldedError(f"a column has {kind.__name__} alone")
     try:

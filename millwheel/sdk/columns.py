@@ -80,7 +80,8 @@ class ColumnWindows:
 
     Windows begin every ``size`` microseconds from ``offset`` on. ``make`` returns the results of some keys in the
     window from a start to an end, with the accumulator of each. ``output`` is the stream of the results.
-    ``encode`` encodes them, each as the output's own encoder does.
+    ``encode`` encodes them, each as the output's own encoder does. None: that encoder does. ``result_type`` is the type
+    of the results.
     """
 
     size: int

@@ -124,7 +124,7 @@ def compile_computation(
         state = replace(state, check=None)
     readings = declared.readings
     names = {full_name(topology.name, stream) if full_names else stream: stream for stream in declared.inputs}
-    windows = _by_columns(name, computation, declared.options, readings, plan.streams if verify else {})
+    windows = _by_columns(name, computation, declared.options, readings, plan.streams, verify)
     return CompiledComputation(
         name=name,
         computation=computation,
@@ -172,21 +172,23 @@ def _by_columns(
     computation: Computation[Any, Any],
     options: ComputationOptions,
     readings: Mapping[str, Sequence[Reading]],
-    checked: Mapping[str, PlannedStream],
+    streams: Mapping[str, PlannedStream],
+    verify: bool,
 ) -> ColumnWindows | None:
     """How windows are kept by columns. A record that is read in several ways takes the way of hooks.
 
-    ``checked``: the streams whose encodings are checked.
+    ``verify``: whether values are checked when they are encoded.
     """
     if not options.strong or any(len(each) > 1 for each in readings.values()):
         return None
     windows = computation._by_columns()
-    if windows is None or windows.output not in checked:
-        return windows
-    stream = checked[windows.output]
+    if windows is None:
+        return None
+    stream = streams[windows.output]
     codec = _codec_of(name, stream)
     plain = codec.format is ValueFormat.MSGPACK and stream.type == windows.result_type
-    return replace(windows, encode=codec.verify_all, encode_columns=windows.encode_columns if plain else None)
+    encode, by_columns = codec.verify_all if verify else None, windows.encode_columns if plain else None
+    return replace(windows, encode=encode, encode_columns=by_columns)
 
 
 def _column_fields(stream: PlannedStream, readings: Sequence[Reading]) -> ColumnFields | None:

@@ -258,9 +258,9 @@ def productions_of(
     """A function from keys and a value of each to what their hooks produce, as ``production_of`` makes it one by one.
 
     ``encode`` encodes many values, each as the output's encoder does. The function also takes the encoded values, if
-    there are some: values are not needed then for a FixedRoute. Its last argument says how many bytes there may be. It
-    returns None, and nothing is produced, if there are more, or if one of them fails or needs a context. One by one,
-    those before it are produced, and it says what is wrong.
+    there are some: values are not needed then for a FixedRoute. Its last argument says with how many bytes the batch is
+    full. It returns None, and nothing is produced, if there are so many, or if one of them fails or needs a context.
+    One by one, those before it are produced, and it says what is wrong.
     """
     binding = _usual(scope, stream, at)
     if binding is not None and encode is None:
@@ -278,6 +278,8 @@ def productions_of(
             if encoded is None or max(map(len, encoded)) > MAX_VALUE_BYTES:
                 return None
             targets = [route.targets] * count if isinstance(route, FixedRoute) else list(map(route, values))
+            if not len(encoded) == len(targets) == count:  # map() takes a user's StopIteration for the end
+                return None
         except Exception:
             return None
         size = sum(map(len, encoded)) + sum(map(len, keys)) + count * (len(binding.stream) + _PRODUCTION_BYTES)
@@ -285,7 +287,7 @@ def productions_of(
         for each in targets[:1] if alike else targets:
             for consumer, key in each:
                 size += (len(consumer) + len(key)) * (count if alike else 1)
-        if size > most:
+        if size >= most:
             return None
         scope.produced_bytes += size
         return ProducedColumns(binding.stream, at, keys, encoded, targets)

@@ -20,7 +20,7 @@ import msgspec
 from millwheel.model.time import Timestamp
 from millwheel.sdk.typeinfo import cached_by_type
 
-__all__ = ["Exact", "ExactAll", "behind", "exact_test", "exact_test_of_all", "is_plain_struct", "is_writable"]
+__all__ = ["Exact", "behind", "exact_test", "exact_test_of_all", "is_plain_struct", "is_writable"]
 
 Exact = Callable[[Any], bool]
 """True if the classes of a value's parts prove that it is of its type. False proves nothing."""

@@ -130,8 +130,9 @@ class Aggregate(Computation[Any, Panes[A]]):
             values = accumulators if result is same else map(result, accumulators)
             return list(map(row, keys, repeat(start), repeat(end), values, repeat(0)))
 
-        encode = encoder_of(result_type_of(self.aggregator), result) if row is Result else None
-        return ColumnWindows(*size, fold, make, self.output, None, self.outputs[self.output], encode)
+        by_columns = encoder_of(result_type_of(self.aggregator), result) if row is Result else None
+        kind = self.outputs[self.output]
+        return ColumnWindows(*size, fold, make, self.output, result_type=kind, encode_columns=by_columns)
 
     def process_record(self, ctx: Context[Panes[A]], record: Record[Any]) -> None:
         """Add the record to its windows, and set a timer for the end of each new window."""

@@ -6,6 +6,7 @@ from typing import Final
 
 from millwheel.snapshots import restoring
 from millwheel.worker.interval import entry
+from millwheel.worker.interval.commits.commits import CommitPipeline
 from millwheel.worker.interval.commits.sealing import Sealer
 from millwheel.worker.interval.commits.weak_commits import WeakCommits
 from millwheel.worker.interval.hooks.blocked_keys import BlockedKeys
@@ -378,4 +379,13 @@ rewriting(
     seeds=0,
     test=_RESULTS + "what_comes_behind_a_run_has_positions_of_its_own",
     why=_FEW,
+)
+
+rewriting(
+    "gaps-of-productions-as-ranges",
+    "G1",
+    "productions are stated as complete only if their positions follow one another",
+    CommitPipeline,
+    " and isinstance(outbound.positions, range)",
+    "",
 )

@@ -19,7 +19,7 @@ __all__: list[str] = []
 @mutation("G2", "a divided entry is appended when its parts are acknowledged")
 def appended_before_its_parts() -> None:
     """The append is sent together with the parts, and may arrive before them."""
-    write = "self._divided.write(sealed.commit, blob)"
+    write = "self._divided.write(sealed.commit, blob, size)"
     rewrite(CommitPipeline, f"[{write}]", f"[write := {write}, *self.parts_written(write.number)]")
 
 

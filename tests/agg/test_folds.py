@@ -151,3 +151,14 @@ def test_several_integers_reach_as_far_as_the_largest() -> None:
     reach = fold.reach(columns)
     assert reach is not None
     assert reach.tolist() == [9.0, 5.0]
+
+
+def some_size(bid: Bid) -> int:
+    return next(one for one in (bid.size,) if one)
+
+
+def test_a_function_that_stops_an_iteration_shortens_no_column() -> None:
+    fold = fold_of(agg.mean(some_size).bind(Bid))
+    assert fold is not None
+    with pytest.raises(StopIteration):
+        fold.read([Bid(1.0, 1), Bid(1.0, 0), Bid(1.0, 2)])

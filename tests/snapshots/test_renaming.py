@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 import millwheel as mw
@@ -16,7 +17,7 @@ from millwheel.worker.dedup.renaming import renamed_delta, renamed_snapshot
 from millwheel.worker.dedup.results import IdDelta
 from millwheel.worker.dedup.snapshot import load
 from millwheel.worker.interval.commits.divided import divide, entry_parts, joined
-from millwheel.worker.interval.entry import decode_entry, encode, encode_part
+from millwheel.worker.interval.entry import RUNS_FORMAT, IntervalEntry, ProductionRun, decode_entry, encode, encode_part
 from millwheel.worker.interval.panes.changes import PaneChange
 from millwheel.worker.interval.renaming import renamed_entry, renamed_part
 from millwheel.worker.names import RestoredNames
@@ -166,6 +167,22 @@ def test_a_divided_entry_is_renamed_as_a_whole() -> None:
     assert [target for row in read.productions for target, _ in row[5]] == ["sink.11"]
     with pytest.raises(CorruptValueError, match="is needed"):
         renamed_entry(small, 1, {}, names, "entry 1", 11)
+
+
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_results_by_columns_are_renamed_once_each() -> None:
+    sink, fresh = ((IncarnationId("sink:out"), b""),), ((IncarnationId("sink.11"), b""),)
+    run = ProductionRun(16, "s", sink, [b"cat", b"dog"], [b"1", b"2"], [(2, 7)])
+    row = (18, b"owl", "s", b"3", 8, sink, b"")
+    entry = IntervalEntry(RUNS_FORMAT, 0, 0, [], [], [], [], [row], [], [], (0,), runs=[run])
+    blob, _ = renamed_entry(encode(entry), 1, {}, RestoredNames(NAMES), "entry 1", 11)
+    stored = msgspec.msgpack.decode(blob, type=IntervalEntry)
+    assert (stored.format, stored.runs) == (RUNS_FORMAT, [])
+    assert stored.productions == [
+        (16, b"cat", "s", b"1", 7, fresh, b""),
+        (17, b"dog", "s", b"2", 7, fresh, b""),
+        (18, b"owl", "s", b"3", 8, fresh, b""),
+    ]
 
 
 @pytest.mark.parametrize(

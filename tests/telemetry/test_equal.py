@@ -151,3 +151,15 @@ def test_a_sampled_record_of_a_window_by_columns_has_its_spans() -> None:
     names = [name.split()[0] for name in driver.spans.names()]
     assert {"process", "fire"} <= set(names)
     assert not any("duplicate" in name for name in driver.spans.names())
+
+
+@pytest.mark.paper(section="6.1")
+def test_a_sampled_result_in_a_run_is_traced() -> None:
+    driver = TracedDriver(counts(), lambda text: "seen" in text, settings=IntervalSettings(columns_from=1), outputs={})
+    driver.deliver(*((f"k{number:02}", "seen" if number == 5 else "", 1) for number in range(12)))
+    driver.commit_all()
+    driver.watermark(10)
+    driver.commit_all()
+    (send,) = driver.take(SendDelivery)
+    assert len(send.delivery.values) == 12
+    assert list(send.delivery.traces or ()) == [5]

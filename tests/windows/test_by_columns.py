@@ -33,6 +33,7 @@ SETTINGS = {
     "full outbox": replace(COLUMNS, outbox_records=1, batch_records=2),
 }
 NOT_READ = 13
+NONE_LEFT = 14
 NO_RESULT = 50
 
 
@@ -56,6 +57,8 @@ def checked(bid: Bid) -> Bid:
     Weather.sending -= 1
     if bid.price == NOT_READ and Weather.bad and Weather.sending < 0:
         raise ValueError("no such price")
+    if bid.price == NONE_LEFT and Weather.bad and Weather.sending < 0:
+        raise StopIteration
     return bid
 
 
@@ -90,7 +93,7 @@ def totals(
 
 
 keys = st.sampled_from("abc")
-prices = st.one_of(st.integers(-5, 5), st.sampled_from([NOT_READ, NO_RESULT, 2**62, -(2**62)]))
+prices = st.one_of(st.integers(-5, 5), st.sampled_from([NOT_READ, NONE_LEFT, NO_RESULT, 2**62, -(2**62)]))
 send = st.tuples(st.just("send"), st.lists(st.tuples(keys, st.integers(0, 40), prices), min_size=1, max_size=6))
 advance = st.tuples(st.just("advance"), st.integers(0, 45))
 others = st.sampled_from(
@@ -153,7 +156,7 @@ def outcome(
                 harness.update(totals(**kept))
 
         for kind, what in [*actions, ("mend", None), ("finish", None), ("mend", None)]:
-            with suppress(ValueError, mw.ValueEncodeError):  # what a policy tries again is raised, too
+            with suppress(ValueError, StopIteration, mw.ValueEncodeError):  # what a policy tries again is raised, too
                 act(kind, what)
             watermarks.append(harness.watermark("totals"))
         found: dict[str, Any] = {}
@@ -217,6 +220,7 @@ SCRIPTS: dict[str, list[tuple[str, Any]]] = {
         ("send", [("a", 1, 2), ("a", 2, NOT_READ), ("a", 3, 5), ("b", 1, 2)]),
         ONE,
     ],
+    "a record stops an iteration": [("send", [("a", 1, 2), ("b", 2, NONE_LEFT), ("c", 3, 5), ("a", 4, 1)]), ONE],
     "records come late": [ONE, ("advance", 12), ("send", [("a", 1, 1), ("a", 11, 7), ("b", 2, 9), ("b", 13, 1)])],
 }
 

@@ -67,12 +67,13 @@ def test_types_without_an_exact_test_are_left_to_the_codec() -> None:
         (Result[int], mw.Codec(msgspec.json.encode, msgspec.json.Decoder(Result[int]).decode), False),
     ],
 )
-def test_a_stream_with_another_form_has_its_own_encoding(kind: Any, codec: Any, by_columns: bool) -> None:
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_stream_with_another_form_has_its_own_encoding(kind: Any, codec: Any, by_columns: bool, verify: bool) -> None:
     topology = mw.Topology("t")
     topology.source("in", tuple[str, str])
     topology.stream("out", kind, codec=codec)
     made = windows.Aggregate(windows.tumbling(mw.seconds(1)), agg.count(), output="out")
     topology.add(made, name="c", inputs={"in": mw.key(lambda value: value[0])}, outputs={"out": kind})
-    compiled = compile_computation(topology, "c").windows
+    compiled = compile_computation(topology, "c", verify=verify).windows
     assert compiled is not None
-    assert (compiled.encode_columns is not None) is by_columns
+    assert (compiled.encode_columns is not None, compiled.encode is not None) == (by_columns, verify)

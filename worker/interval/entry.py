@@ -43,6 +43,9 @@ PANES_FORMAT: Final = 3
 RUNS_FORMAT: Final = 4
 """The format of entries with runs of productions. A cluster has them from format ``RESULT_COLUMNS`` on."""
 
+_ROW_BYTES: Final = 24
+"""About the size of a production's row without its value, keys and names."""
+
 TimerRow = tuple[bytes, bool, str, int, int | None, int, int]
 """Key, whether it is in processing time, tag, time, hold, timestamp of the cause, origin (position of its setting)."""
 
@@ -74,6 +77,12 @@ class ProductionRun(msgspec.Struct, array_like=True, frozen=True):
     def positions(self) -> range:
         """The positions."""
         return range(self.position, self.position + len(self.values))
+
+    @property
+    def spared(self) -> int:
+        """About how many bytes more its rows have. A takeover makes rows of it."""
+        names = len(self.stream) + sum(len(consumer) + len(key) for consumer, key in self.targets)
+        return len(self.values) * (names + _ROW_BYTES)
 
     def timestamps(self) -> list[int]:
         """The timestamp of each."""

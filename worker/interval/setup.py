@@ -118,7 +118,8 @@ class IntervalConfig:
     code: str = ""
     """The digest of the code package that it runs. Empty outside a cluster."""
     result_columns: bool = True
-    """Whether entries may have runs of productions, and deliveries complete positions."""
+    """Whether entries may have runs of productions, and deliveries complete positions: by the cluster's format when the
+    interval was opened."""
 
 
 class IntervalSetup:

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from millwheel.model.incarnation import IncarnationId
 from millwheel.sdk.effects import ProducedColumns, Production
+from millwheel.sdk.scope import FixedRoute
 from millwheel.store.contract import CorruptValueError
 from millwheel.worker.dedup import PositionIds
+from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval.commits.result_runs import runs_of
 from millwheel.worker.interval.entry import IntervalEntry, ProductionRun, decode_entry, encode
 from millwheel.worker.interval.outbox import flows
@@ -122,6 +124,37 @@ def test_before_their_format_results_are_rows() -> None:
     assert (stored_runs(driver), driver.entries[-1][1]) == ([], 3)
 
 
+@pytest.mark.guarantee("G13", section="6.2")
+@pytest.mark.parametrize("entry_bytes", [10_000, 300])
+def test_a_base_is_due_after_as_many_results_as_rows(entry_bytes: int) -> None:
+    """A takeover makes a row of each result, also of those in a divided entry."""
+
+    def counted(columns: bool) -> int:
+        driver = driver_of(Results(), IntervalSettings(columns_from=1, entry_bytes=entry_bytes))
+        object.__setattr__(driver.state.config, "result_columns", columns)
+        driver.deliver(*((key, "", 1) for key in KEYS))
+        driver.commit()
+        driver.watermark(10)
+        driver.commit()
+        return driver.state.journal.bytes
+
+    assert counted(True) > 0.9 * counted(False)
+
+
+@pytest.mark.guarantee("G12", section="6.2")
+@pytest.mark.parametrize(("more", "first"), [(-1, 256), (0, 256), (1, 257)])
+def test_a_batch_ends_where_it_does_one_by_one(more: int, first: int) -> None:
+    """The 256 that are made together are 91 bytes each, as they are counted. They may fill the batch exactly."""
+    driver = driver_of(Results(), IntervalSettings(columns_from=1, batch_bytes=256 * 91 + more))
+    driver.deliver(*((f"k{number:03}", "", 1) for number in range(300)))
+    driver.commit_all()
+    before = len(driver.entries)
+    driver.watermark(10)
+    driver.commit_all()
+    made = [len(decode_entry(blob, "it").productions) for blob in driver.entries[before:]]
+    assert made == [first, 300 - first]
+
+
 @pytest.mark.parametrize("targets", [(), (LOG, (IncarnationId("c.1"), b"k"))])
 def test_results_for_several_consumers_and_for_none(targets: Any) -> None:
     driver = driver_of(Results())
@@ -133,6 +166,35 @@ def test_results_for_several_consumers_and_for_none(targets: Any) -> None:
     assert stored_runs(driver) == [list(range(12))]
     assert [(one.consumer, set(one.keys)) for one in sent(driver)] == [(name, {key}) for name, key in targets]
     assert [(one.consumer, len(one.values)) for one in sent(opened(driver))] == [(name, 12) for name, _ in targets]
+
+
+class Stopping(Results):
+    """As a `next` without a default does, it raises StopIteration."""
+
+    def __call__(self, key: str, *rest: Any) -> str:
+        return next(iter(())) if key in self.broken else super().__call__(key, *rest)
+
+
+def stopping(value: str) -> Any:
+    """A function of a consumer's keys that raises StopIteration."""
+    return next(iter(() if value.startswith("k05") else ((LOG,),)))
+
+
+@pytest.mark.guarantee("G1", section="6.1.1")
+@pytest.mark.parametrize(
+    ("results", "route"),
+    [(Stopping("k05"), FixedRoute((LOG,))), (Stopping("k05"), lambda value: (LOG,)), (Results(), stopping)],
+)
+def test_a_result_that_stops_an_iteration_loses_none(results: Results, route: Any) -> None:
+    driver = driver_of(results)
+    driver.state.scope.outputs["out"].route = route
+    driver.deliver(*((key, "", 1) for key in KEYS))
+    driver.commit()
+    driver.watermark(10)
+    driver.commit()
+    made = [row[1].decode() for row in decode_entry(driver.entries[-1], "it").productions]
+    assert made == [key for key in KEYS if key != "k05"]
+    assert list(driver.state.blocked.keys) == [b"k05"]
 
 
 @pytest.mark.guarantee("G15", section="6.1.1")
@@ -169,10 +231,10 @@ def drawn(made: list[Any]) -> list[ProductionRun]:
 
 @given(runs)
 def test_runs_are_sent_as_their_rows_are(made: list[Any]) -> None:
-    """In the same order for each consumer. A run has outbound batches of its own."""
+    """In the same order for each consumer. A run has outbound batches of its own, which are those of its rows."""
     given_runs = drawn(made)
 
-    def deliveries(rows: list[Any], of: list[ProductionRun]) -> dict[str, list[Any]]:
+    def batches(rows: list[Any], of: list[ProductionRun]) -> dict[str, list[Any]]:
         found: dict[str, list[Any]] = {}
         with pytest.MonkeyPatch.context() as patches:
             for module in (outboxes, flows):
@@ -182,15 +244,19 @@ def test_runs_are_sent_as_their_rows_are(made: list[Any]) -> None:
             for one in outbox.add(rows, runs=of):
                 assert len(one.keys) == 1 or (one.bytes - len(one.values[-1]) - len(one.keys[-1]) < 40)
                 assert len(one.keys) <= 7
-                found.setdefault(one.consumer, []).extend(outbox.rows_of(one))
-            assert outbox.unacked.records == sum(map(len, found.values()))
-        if of:
-            assert all(each == sorted(each) for each in found.values()), "older productions go first"
-        return {consumer: sorted(each) for consumer, each in found.items()}
+                found.setdefault(one.consumer, []).append((one.bytes, list(outbox.rows_of(one))))
+            sent = sum(len(each) for several in found.values() for _, each in several)
+            assert outbox.unacked.records == sent
+        return found
 
-    rows = [row for run in given_runs for row in run.rows()]
-    together, singly = deliveries([], given_runs), deliveries(rows, [])
-    assert together == singly
+    def in_order(found: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        return {consumer: [row for _, each in several for row in each] for consumer, several in found.items()}
+
+    together = in_order(batches([], given_runs))
+    singly = in_order(batches([row for run in given_runs for row in run.rows()], []))
+    assert together == {consumer: sorted(each) for consumer, each in singly.items()}
+    for run in given_runs:
+        assert batches([], [run]) == batches(list(run.rows()), [])
 
 
 @given(runs)

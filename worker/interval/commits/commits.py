@@ -140,9 +140,10 @@ class CommitPipeline:
         self._append_began = self._setup.meter.clock()
         self._measures.entry_bytes.add(len(blob))
         self._measures.entry_records.add(entry.counts[0])
+        size = len(blob) + sum(run.spared for run in entry.runs)
         if len(blob) > self._setup.settings.entry_bytes:
-            return [self._divided.write(sealed.commit, blob)]
-        return [self._journal.append(sealed.commit, blob, len(blob), self.checkpoints.rows.acknowledged, self._sync)]
+            return [self._divided.write(sealed.commit, blob, size)]
+        return [self._journal.append(sealed.commit, blob, size, self.checkpoints.rows.acknowledged, self._sync)]
 
     def parts_written(self, number: int) -> list[IntervalEffect]:
         """Parts are acknowledged. If they belong to the entry in flight, append the entry."""
@@ -241,7 +242,10 @@ class CommitPipeline:
         )
 
     def _complete(self, outbound: ProductionBatch) -> bool:
-        """Whether the receiver may keep the positions as one range: the batch has a record at each of them."""
+        """Whether the receiver may keep the positions as one range: the batch has a record at each of them.
+
+        ``take_ready`` has dropped the ACKed ones of a batch that was sent before.
+        """
         return self._setup.config.result_columns and isinstance(outbound.positions, range)
 
     def acknowledged(self, event: Acknowledged) -> list[IntervalEffect]:

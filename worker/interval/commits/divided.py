@@ -34,7 +34,7 @@ __all__ = [
 ENTRY_PART: Final = "entry"
 
 _FORMAT: Final = 2
-"""The format number of a divided entry. A whole entry has 1."""
+"""The format number of a divided entry. A whole entry has another."""
 _BEGINNING: Final = b"\x94\x02"
 """The first bytes of a divided entry: an array of four values, beginning with the format. A whole entry has more
 values."""
@@ -129,11 +129,11 @@ class DividedEntries:
         self._waiting: tuple[int, tuple[PartId, ...], tuple[int, bytes, int]] | None = None
         """The entry whose parts are being written: their number, their ids, and what ``written`` returns."""
 
-    def write(self, commit: int, entry: bytes) -> WriteParts:
-        """Write the parts of the entry."""
+    def write(self, commit: int, entry: bytes, size: int) -> WriteParts:
+        """Write the parts of the entry. ``size``: that of ``OwnedJournal.append``."""
         small, parts = divide(entry, self._journal.sequencer, commit, self._most)
         number = _FIRST_ENTRY_NUMBER + commit
-        self._waiting = number, tuple(parts), (commit, small, len(entry))
+        self._waiting = number, tuple(parts), (commit, small, size)
         return WriteParts(self._journal.name, number, parts)
 
     def written(self, number: int) -> tuple[int, bytes, int] | None:

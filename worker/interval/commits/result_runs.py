@@ -46,6 +46,7 @@ def runs_of(results: Sequence[Produced], position: int) -> tuple[list[Production
             break
     if run is None or len(run.values) < _LEAST_RUN:
         return [], list(results)
+    assert len(run.producers) == len(run.values), "no reader takes a run of columns of other lengths"
     return [run], [*left, *results[taken:]]
 
 

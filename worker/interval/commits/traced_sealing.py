@@ -59,7 +59,10 @@ class TracedSealer(Sealer):
         The last traced key ends the search.
         """
         contexts, marks = batch.contexts, self._traces.marks
-        rows, sought, at = _rows_of(entry), sum(key in contexts for key in marks), 0
+        sought = sum(key in contexts for key in marks)
+        if not sought:
+            return
+        rows, at = _rows_of(entry), 0
         for one in batch.results:
             at += len(one.keys if isinstance(one, ProducedColumns) else one[1])
         for key, context in contexts.items():

@@ -250,7 +250,7 @@ class PaneGate:
         places = found.places.tolist()
         encoded = [delivery.values[indexes[place]] for place in places]
         try:
-            values = list(map(read, encoded))
+            values = [read(one) for one in encoded]  # map() would take a user's StopIteration for the end
             kept = [value is not DROPPED for value in values] if may_drop is not None else []
             if all(kept):
                 found.given = fold.read(values)

@@ -48,7 +48,7 @@ class ProductionBatch(OutboundBatch):
         self.stream = stream
         self.journal = journal
         self.positions: Any = []
-        """A list, or a range: then they follow one another, and no record has left the batch."""
+        """A list, or a range: then they follow one another. ``compact`` makes a list without the ACKed ones."""
         self.producers: list[bytes] = []
         self.opaque: list[bytes] = []
         self.first = 0
