@@ -111,6 +111,7 @@ def test_every_outcome_has_its_meaning(name: str) -> None:
         "ACKED": ACKED,
         "REFUSED_FULL": FULL,
         "NOT_OWNER": AnswerKind.REFUSED,
+        "NO_COLUMNS": AnswerKind.REFUSED,
         "OUT_OF_ORDER": AnswerKind.REFUSED,
         "REFUSED_SEQUENCER": AnswerKind.SUPERSEDED,
         "INVALID": AnswerKind.INVALID,
