@@ -13,7 +13,6 @@ from millwheel.connectors.kafka.formats import RegistryFormat
 from millwheel.model.time import Timestamp
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.known_types import known
-from millwheel.sdk.mapping import mapped
 
 if TYPE_CHECKING:
     import confluent_kafka
@@ -115,7 +114,9 @@ class ParsedValue(Generic[V]):
         if size >= most:
             return None
         try:
-            values: list[Any] = mapped(self, messages) if self._whole else mapped(self._parse, encoded)
+            # map() would take a user's StopIteration for the end.
+            parse = self._parse
+            values = [self(one) for one in messages] if self._whole else [parse(one) for one in encoded]
         except Exception:
             return None
         return list(zip(values, starmap(_event_time, map(of.timestamp, messages)), strict=True))
