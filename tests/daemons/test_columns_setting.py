@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import millwheel as mw
 from millwheel.cli.main import app
+from millwheel.client.injector import Injector
 from millwheel.config import Configuration, load
 from millwheel.server.backends import Backends, Notify
 from millwheel.server.daemon import run_daemon
@@ -22,8 +23,8 @@ from millwheel.store.memory import MemoryStore
 from millwheel.worker.process.worker import Worker, WorkerSettings
 from tests.coordination.memory import MemoryCoordinator
 from tests.formats import recorded_program
-from tests.formats.database import NOON_US, TEXTS, feed
-from tests.patience import until
+from tests.formats.database import NOON_US, TEXTS, word
+from tests.patience import patience, until
 from tests.submitting import submit_copy
 
 
@@ -64,7 +65,10 @@ async def test_a_worker_without_numpy_does_not_start(tmp_path: Path, monkeypatch
 async def test_a_development_server_keeps_windows_by_columns(tmp_path: Path) -> None:
     async with running(DevSettings(tmp_path / "db", port=0, columns=True)) as server:
         await submit_copy(server.address, recorded_program.__file__, "recorded", tmp_path)
-        await feed(server.address, 0, 100, NOON_US)
+        async with asyncio.timeout(patience(60)), Injector("words", address=server.address, process="p") as injector:
+            # Together: a delivery of few records is for hooks.
+            await injector.send_many([word(number) for number in range(100)], [mw.Timestamp(NOON_US)] * 100)
+            await injector.flush()
         cores: list[Any] = [one.built.core for one in server.worker.hosts.hosted.values()]
         assert sum(len(core.state.panes) for core in cores if hasattr(core.state, "panes")) == len(TEXTS)
 
