@@ -6,13 +6,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from operator import ne
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from millwheel.agg.aggregator import Aggregator, adding
 from millwheel.agg.folds import CountFold, MeanFold, SumFold, foldable
 from millwheel.agg.reading import NUMBER, Of, Reader, Where, same
 from millwheel.sdk.columns import Fold
 from millwheel.sdk.errors import UsageError
+from millwheel.sdk.expressions import plain_function
 from millwheel.sdk.records import Record
 
 __all__ = ["count", "counting", "histogram", "mean", "one_more", "plus", "sum", "variance"]
@@ -25,7 +26,10 @@ def counting(add: Add, where: Where) -> Add:
     """``add`` for the records that count, and the same accumulator for the others."""
     if where is None:
         return add
-    return lambda accumulator, record: add(accumulator, record) if where(record.value) else accumulator
+    counts = plain_function(where)
+    chosen: Any = lambda accumulator, record: add(accumulator, record) if counts(record.value) else accumulator  # noqa: E731
+    chosen.where = where  # ``Aggregator.bind`` checks the fields of an expression
+    return cast("Add", chosen)
 
 
 def plus(a: Any, b: Any) -> Any:
@@ -53,7 +57,7 @@ def sum(of: Of = None, item: Any = None, *, where: Where = None) -> Aggregator[A
     """The sum of a field. A sum of floats depends on the order of the records; a sum of integers does not.
 
     Args:
-        of: The field, or a function of the value. By default the value itself.
+        of: The field, a function of the value, or an expression. By default the value itself.
         item: The type of the numbers and of the sum. By default that of the field.
         where: Which records count, by their values.
     """
@@ -68,7 +72,8 @@ def sum(of: Of = None, item: Any = None, *, where: Where = None) -> Aggregator[A
 
     def specialise(record_type: Any) -> Aggregator[Any, Any]:
         reader.check_number("sum", record_type, where)
-        return make(reader.type_in(record_type), record_type)
+        kind = reader.type_in(record_type)
+        return make(int if kind is bool else kind, record_type)  # True and True are 2
 
     return make(item or NUMBER)
 
