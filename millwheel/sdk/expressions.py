@@ -70,8 +70,7 @@ class Expression:
             raise UsageError(f"an expression has at most {_MAX_DEPTH} levels and {_MAX_SIZE:,} parts: write a function")
 
     def __call__(self, value: Any) -> Any:
-        if self._run is None:
-            self._run = self.function()
+        self._run = self._run or self.function()
         return self._run(value)
 
     def is_in(self, items: Collection[Any]) -> Expression:
@@ -86,7 +85,8 @@ class Expression:
         kinds = set() if isinstance(items, str | bytes) else set(map(type, items))
         if kinds not in ({str}, {int}):
             raise UsageError(f"is_in takes a list of texts or a list of whole numbers, not {items!r:.80}")
-        return Expression("in", self, Expression("const", tuple(dict.fromkeys(map(_constant, items)))))
+        ordered = items if isinstance(items, list | tuple) else sorted(items)  # a set has an order of its process
+        return Expression("in", self, Expression("const", tuple(dict.fromkeys(map(_constant, ordered)))))
 
     def paths(self) -> list[str]:
         """The paths of the fields that it reads."""

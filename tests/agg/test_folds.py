@@ -135,7 +135,7 @@ def test_the_fields_of_a_fold_are_what_it_reads(name: str) -> None:
     assert dict(fold.fields).items() <= {"price": float, "size": int}.items()
 
 
-def test_what_counts_is_read_from_columns_if_an_expression_says_it() -> None:
+def test_columns_say_what_counts_if_an_expression_does() -> None:
     bids = [Bid(-0.0, -7), Bid(2.5, 7)]
     given = {"price": np.array([-0.0, 2.5]), "size": np.array([-7, 7])}
     for aggregator in CHOSEN.values():

@@ -251,6 +251,11 @@ def test_an_update_finds_another_expression_in_a_key() -> None:
     assert len({*digests}) == 3
 
 
+def test_the_items_of_a_set_have_one_order() -> None:
+    names = {f"name {number}" for number in range(9)}
+    assert repr(mw.col("item").is_in(names)) == f"col('item').is_in({sorted(names)})"
+
+
 def test_a_topology_runs_expressions() -> None:
     shop = mw.Topology("shop")
     dear, cheap = shop.source("bids", Bid).filter(mw.col("weight") > 0).split(mw.col("price") >= 100)
