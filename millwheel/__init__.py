@@ -65,6 +65,7 @@ from millwheel.sdk.errors import (
     ValueDecodeError,
     ValueEncodeError,
 )
+from millwheel.sdk.expressions import col
 from millwheel.sdk.growing.collections import CounterState, ListState, MapState, OrderedState, SetState
 from millwheel.sdk.growing.expiring import ExpiringMapState
 from millwheel.sdk.growing.fields import GrowingState
@@ -117,6 +118,7 @@ __all__ = [
     "ValueEncodeError",
     "agg",
     "cached",
+    "col",
     "days",
     "dead_letter",
     "divert",

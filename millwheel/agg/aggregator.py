@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from millwheel.sdk.columns import Fold
 from millwheel.sdk.errors import UsageError
+from millwheel.sdk.expressions import expression_of
 from millwheel.sdk.records import Record
 from millwheel.sdk.typeinfo import generic_arguments, returned_type
 
@@ -71,8 +72,10 @@ class Aggregator(Generic[A, R]):
             record_type: The type of the records' values.
 
         Raises:
-            UsageError: The type has not the field that is aggregated.
+            UsageError: The type has not the field that is aggregated, or one that ``where=`` reads.
         """
+        if (where := expression_of(getattr(self.add, "where", None))) is not None:
+            where.type_in(record_type)
         return self if self.specialise is None else self.specialise(record_type)
 
 

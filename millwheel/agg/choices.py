@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeVar, overload
 from millwheel.agg.aggregator import Aggregator, adding
 from millwheel.agg.cardinality import distinct_count
 from millwheel.agg.folds import ExtremeFold, foldable
-from millwheel.agg.numbers import counting
+from millwheel.agg.numbers import counting, of_chosen
 from millwheel.agg.reading import NUMBER, Of, Reader, Where, same
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.ranking import rank_bytes
@@ -58,9 +58,13 @@ def _extreme(of: Of, where: Where, item: Any, *, smallest: bool) -> Aggregator[A
         get = reader.of_records(record_type)
         add = counting(lambda a, record: merge(a, get(record)), where)
         result = kind if where is None else kind | None
-        item = reader.source(record_type) if where is None else ""
-        fold = ExtremeFold(kind, reader, smallest=smallest) if item and foldable(kind) else None
-        return adding(item, Aggregator(kind | None, lambda: None, add, merge, same, result, specialise, ne), fold)
+        source = reader.source(record_type)
+        fold = ExtremeFold(kind, reader, record_type, smallest=smallest) if source and foldable(kind) else None
+        return adding(
+            source if where is None else "",
+            Aggregator(kind | None, lambda: None, add, merge, same, result, specialise, ne),
+            of_chosen(fold, where, record_type),
+        )
 
     def specialise(record_type: Any) -> Aggregator[Any, Any]:
         return make(reader.type_in(record_type), record_type)

@@ -8,15 +8,18 @@ All others are left to the aggregator.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from millwheel.agg.reading import Reader
 from millwheel.sdk.columns import Fold, NotFoldedError
+from millwheel.sdk.expression_columns import columns_for, computed, truths
+from millwheel.sdk.expressions import Expression, expression_of, plain_function
 
 if TYPE_CHECKING:
     from millwheel.sdk.columns import Column, Rows
 
-__all__ = ["CountFold", "ExtremeFold", "MeanFold", "SeveralFold", "SumFold", "foldable"]
+__all__ = ["ChosenFold", "CountFold", "ExtremeFold", "MeanFold", "SeveralFold", "SumFold", "foldable"]
 
 _KINDS: Final = {int: "<i8", float: "<f8"}
 """The types of numbers of which there are columns."""
@@ -34,10 +37,14 @@ class CountFold(Fold):
 
     form = "count"
     kinds = (_COUNT,)
-    reads = False
+    reads = 0
     fields = ()
 
     def read(self, values: Sequence[Any]) -> list[Column]:
+        """See Fold."""
+        return []
+
+    def take(self, columns: Mapping[str, Any]) -> list[Column]:
         """See Fold."""
         return []
 
@@ -52,21 +59,34 @@ class CountFold(Fold):
         return _listed(columns[0])
 
 
-class SumFold(Fold):
-    """``agg.sum`` of what ``reader`` reads from a value, which is of ``kind``: int or float."""
+class _NumberFold(Fold):
+    """An aggregate of what ``reader`` reads from a value of ``record_type``, which is of ``kind``: int or float."""
 
-    reads = True
+    reads = 1
 
-    def __init__(self, kind: type, reader: Reader) -> None:
+    def __init__(self, kind: type, reader: Reader, record_type: Any) -> None:
         self._kind = kind
-        self._get = reader.get
-        self.fields = _fields(kind, reader)
-        self.form = f"sum {kind.__name__}"
-        self.kinds = (_KINDS[kind],)
+        self._of = reader.of
+        self._get = plain_function(reader.get, record_type)
+        self.fields = _fields(kind, reader, record_type)
 
     def read(self, values: Sequence[Any]) -> list[Column]:
         """See Fold."""
         return [_numbers(self._get, values, self._kind)]
+
+    def take(self, columns: Mapping[str, Any]) -> list[Column]:
+        """See Fold."""
+        of = self._of
+        return [computed(of, columns) if isinstance(of, Expression) else columns[str(of)]]
+
+
+class SumFold(_NumberFold):
+    """``agg.sum``."""
+
+    def __init__(self, kind: type, reader: Reader, record_type: Any) -> None:
+        super().__init__(kind, reader, record_type)
+        self.form = f"sum {kind.__name__}"
+        self.kinds = (_KINDS[kind],)
 
     def add(self, columns: Sequence[Column], rows: Rows, given: Sequence[Column]) -> None:
         """See Fold."""
@@ -88,8 +108,8 @@ class SumFold(Fold):
 class MeanFold(SumFold):
     """``agg.mean``: the number of records, and the sum."""
 
-    def __init__(self, kind: type, reader: Reader) -> None:
-        super().__init__(kind, reader)
+    def __init__(self, kind: type, reader: Reader, record_type: Any) -> None:
+        super().__init__(kind, reader, record_type)
         self.form = f"mean {kind.__name__}"
         self.kinds = (_COUNT, _KINDS[kind])
 
@@ -102,25 +122,18 @@ class MeanFold(SumFold):
 
     def accumulators(self, columns: Sequence[Column]) -> list[Any]:
         """See Fold."""
-        return list(zip(_listed(columns[0]), _listed(columns[1]), strict=True))
+        found = zip(_listed(columns[0]), _listed(columns[1]), strict=True)
+        return [(count, total if count else 0) for count, total in found]
 
 
-class ExtremeFold(Fold):
+class ExtremeFold(_NumberFold):
     """``agg.min`` and ``agg.max``. The second column says whether a pane has a number yet."""
 
-    reads = True
-
-    def __init__(self, kind: type, reader: Reader, *, smallest: bool) -> None:
-        self._kind = kind
-        self._get = reader.get
-        self.fields = _fields(kind, reader)
+    def __init__(self, kind: type, reader: Reader, record_type: Any, *, smallest: bool) -> None:
+        super().__init__(kind, reader, record_type)
         self._smallest = smallest
         self.form = f"extreme {kind.__name__}"
         self.kinds = (_KINDS[kind], _FLAG)
-
-    def read(self, values: Sequence[Any]) -> list[Column]:
-        """See Fold."""
-        return [_numbers(self._get, values, self._kind)]
 
     def add(self, columns: Sequence[Column], rows: Rows, given: Sequence[Column]) -> None:
         """See Fold."""
@@ -151,6 +164,57 @@ class ExtremeFold(Fold):
         return [number if has else None for number, has in found]
 
 
+class ChosenFold(Fold):
+    """An aggregate with ``where=``: ``fold`` adds the records that count. The others only begin their panes.
+
+    The last column that it reads says which records count. The columns of the panes, and their form, are those of
+    ``fold``: as with hooks, an update may change which records count from then on.
+    """
+
+    def __init__(self, fold: Fold, where: Callable[[Any], Any], record_type: Any) -> None:
+        self._fold = fold
+        self._counts = plain_function(where, record_type)
+        self._condition = expression_of(where)
+        self.form, self.kinds, self.reads = fold.form, fold.kinds, fold.reads + 1
+        if (one := self._condition) is not None and fold.fields is not None and one.type_in(record_type) is not str:
+            read = columns_for(one, record_type)
+            self.fields = None if read is None else [*fold.fields, *read]
+
+    def read(self, values: Sequence[Any]) -> list[Column]:
+        """See Fold. Of a record that does not count, nothing else is read."""
+        import numpy as np
+
+        counts = np.array([bool(self._counts(value)) for value in values], bool)
+        read = self._fold.read([value for value, one in zip(values, counts.tolist(), strict=True) if one])
+        given = [np.zeros(len(values), column.dtype) for column in read]
+        for whole, column in zip(given, read, strict=True):
+            whole[counts] = column
+        return [*given, counts]
+
+    def take(self, columns: Mapping[str, Any]) -> list[Column]:
+        """See Fold."""
+        assert self._condition is not None, "a function needs values"
+        return [*self._fold.take(columns), truths(self._condition, columns)]
+
+    def add(self, columns: Sequence[Column], rows: Rows, given: Sequence[Column]) -> None:
+        """See Fold."""
+        *read, counts = given
+        self._fold.add(columns, rows[counts], [column[counts] for column in read])
+
+    def accumulators(self, columns: Sequence[Column]) -> list[Any]:
+        """See Fold."""
+        return self._fold.accumulators(columns)
+
+    def steps(self, given: Sequence[Column]) -> Column | None:
+        """See Fold."""
+        steps = self._fold.steps(given[:-1])
+        return None if steps is None else steps * given[-1]
+
+    def reach(self, columns: Sequence[Column]) -> Column | None:
+        """See Fold."""
+        return self._fold.reach(columns)
+
+
 class SeveralFold(Fold):
     """Several aggregates of the same records. ``make`` is the class of the accumulators."""
 
@@ -159,13 +223,17 @@ class SeveralFold(Fold):
         self._make = make
         self.form = [[name, fold.form] for name, fold in folds.items()]
         self.kinds = [kind for fold in folds.values() for kind in fold.kinds]
-        self.reads = any(fold.reads for fold in folds.values())
+        self.reads = sum(fold.reads for fold in folds.values())
         fields = [fold.fields for fold in folds.values()]
         self.fields = None if None in fields else [one for each in fields for one in each or ()]
 
     def read(self, values: Sequence[Any]) -> list[Column]:
         """See Fold."""
         return [column for fold in self._folds.values() for column in fold.read(values)]
+
+    def take(self, columns: Mapping[str, Any]) -> list[Column]:
+        """See Fold."""
+        return [column for fold in self._folds.values() for column in fold.take(columns)]
 
     def add(self, columns: Sequence[Column], rows: Rows, given: Sequence[Column]) -> None:
         """See Fold."""
@@ -193,13 +261,15 @@ class SeveralFold(Fold):
         at, reading = 0, iter(given)
         for fold in self._folds.values():
             last = at + len(fold.kinds)
-            parts.append((fold, columns[at:last], [next(reading)] if given and fold.reads else []))
+            parts.append((fold, columns[at:last], list(islice(reading, fold.reads))))
             at = last
         return parts
 
 
-def _fields(kind: type, reader: Reader) -> list[tuple[str, type]] | None:
-    """The field that is read, if it is one of the value itself."""
+def _fields(kind: type, reader: Reader, record_type: Any) -> list[tuple[str, type]] | None:
+    """The fields that are read, if they are those of the value itself."""
+    if isinstance(reader.of, Expression):
+        return columns_for(reader.of, record_type)
     return [(reader.of, kind)] if isinstance(reader.of, str) and "." not in reader.of else None
 
 

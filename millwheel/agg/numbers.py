@@ -6,16 +6,17 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from operator import ne
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from millwheel.agg.aggregator import Aggregator, adding
-from millwheel.agg.folds import CountFold, MeanFold, SumFold, foldable
+from millwheel.agg.folds import ChosenFold, CountFold, MeanFold, SumFold, foldable
 from millwheel.agg.reading import NUMBER, Of, Reader, Where, same
 from millwheel.sdk.columns import Fold
 from millwheel.sdk.errors import UsageError
+from millwheel.sdk.expressions import plain_function
 from millwheel.sdk.records import Record
 
-__all__ = ["count", "counting", "histogram", "mean", "one_more", "plus", "sum", "variance"]
+__all__ = ["count", "counting", "histogram", "mean", "of_chosen", "one_more", "plus", "sum", "variance"]
 
 A = TypeVar("A")
 Add = Callable[[Any, Record[Any]], Any]
@@ -25,7 +26,15 @@ def counting(add: Add, where: Where) -> Add:
     """``add`` for the records that count, and the same accumulator for the others."""
     if where is None:
         return add
-    return lambda accumulator, record: add(accumulator, record) if where(record.value) else accumulator
+    counts = plain_function(where)
+    chosen: Any = lambda accumulator, record: add(accumulator, record) if counts(record.value) else accumulator  # noqa: E731
+    chosen.where = where  # ``Aggregator.bind`` checks the fields of an expression
+    return cast("Add", chosen)
+
+
+def of_chosen(fold: Fold | None, where: Where, record_type: Any) -> Fold | None:
+    """The fold for the records that count."""
+    return fold if fold is None or where is None else ChosenFold(fold, where, record_type)
 
 
 def plus(a: Any, b: Any) -> Any:
@@ -45,15 +54,19 @@ def count(*, where: Where = None) -> Aggregator[int, int]:
         where: Which records count, by their values.
     """
     item = "1" if where is None else ""
-    fold = CountFold() if where is None else None
-    return adding(item, Aggregator(int, int, counting(one_more, where), plus, same, int, differ=ne), fold)
+
+    def make(record_type: Any = Any) -> Aggregator[int, int]:
+        one = Aggregator(int, int, counting(one_more, where), plus, same, int, make, ne)
+        return adding(item, one, of_chosen(CountFold(), where, record_type))
+
+    return make()
 
 
 def sum(of: Of = None, item: Any = None, *, where: Where = None) -> Aggregator[Any, Any]:
     """The sum of a field. A sum of floats depends on the order of the records; a sum of integers does not.
 
     Args:
-        of: The field, or a function of the value. By default the value itself.
+        of: The field, a function of the value, or an expression. By default the value itself.
         item: The type of the numbers and of the sum. By default that of the field.
         where: Which records count, by their values.
     """
@@ -62,13 +75,19 @@ def sum(of: Of = None, item: Any = None, *, where: Where = None) -> Aggregator[A
     def make(kind: Any, record_type: Any = Any) -> Aggregator[Any, Any]:
         get = reader.of_records(record_type)
         add = counting(lambda total, record: total + get(record), where)
-        item = reader.source(record_type) if where is None else ""
-        fold = SumFold(kind, reader) if item and foldable(kind) else None
-        return adding(item, Aggregator(kind, lambda: 0, add, plus, same, kind, specialise, ne), fold)
+        source = reader.source(record_type)
+        fold = SumFold(kind, reader, record_type) if source and foldable(reader.type_in(record_type)) else None
+        new = kind if foldable(kind) else lambda: 0  # a column of floats begins with 0.0
+        return adding(
+            source if where is None else "",
+            Aggregator(kind, new, add, plus, same, kind, specialise, ne),
+            of_chosen(fold, where, record_type),
+        )
 
     def specialise(record_type: Any) -> Aggregator[Any, Any]:
         reader.check_number("sum", record_type, where)
-        return make(reader.type_in(record_type), record_type)
+        kind = reader.type_in(record_type)
+        return make(int if kind is bool else kind, record_type)  # True and True are 2
 
     return make(item or NUMBER)
 
@@ -102,7 +121,7 @@ def mean(of: Of = None, *, where: Where = None) -> Aggregator[tuple[int, float],
     def specialise(record_type: Any) -> Aggregator[tuple[int, float], Any]:
         reader.check_number("mean", record_type, where)
         kind = reader.type_in(record_type)
-        return make(MeanFold(kind, reader) if where is None and foldable(kind) else None)
+        return make(of_chosen(MeanFold(kind, reader, record_type), where, record_type) if foldable(kind) else None)
 
     return make()
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
 from operator import attrgetter
 from typing import Any, Final, get_origin
 
 from millwheel.sdk.errors import UsageError
-from millwheel.sdk.exact_types import is_writable
+from millwheel.sdk.expressions import Expression, plain_function
+from millwheel.sdk.field_paths import has_attributes, source_of, type_at
 from millwheel.sdk.records import Record
-from millwheel.sdk.typeinfo import Field, field_of, members, returned_type, type_name
+from millwheel.sdk.typeinfo import members, returned_type, type_name
 
-__all__ = ["NUMBER", "Of", "Reader", "Where", "always", "attribute", "same"]
+__all__ = ["NUMBER", "Of", "Reader", "Where", "always", "same"]
 
 NUMBER: Final[Any] = int | float
 """The type of what is read, if nothing determines it."""
@@ -28,12 +28,16 @@ _NO_NUMBERS: Final = frozenset({str, bytes, tuple, list, dict, set, frozenset})
 """Types whose values are surely no numbers. A class of the user's may define ``+``."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Reader:
     """Reads ``of`` from a value. ``item`` is the type of what is read. None: the type of the records determines it."""
 
     of: Of
     item: Any = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.of, Expression) and self.of.operator == "col":
+            object.__setattr__(self, "of", self.of.parts[0])
 
     def type_in(self, record_type: Any) -> Any:
         """The type of what is read from values of a type.
@@ -45,19 +49,14 @@ class Reader:
             return self.item
         if self.of is None:
             return record_type
+        if isinstance(self.of, Expression):
+            kind = self.of.type_in(record_type)
+            return NUMBER if kind is None else kind
         if not isinstance(self.of, str):
             returned = returned_type(self.of)
             return NUMBER if returned in (None, Any) else returned
-        at = record_type
-        for name in self.of.split("."):
-            found = field_of(at, name)
-            if isinstance(found, str):
-                known = f"its fields are {found}" if found else "it has no fields"
-                raise UsageError(f"a step reads {self.of!r}, but {type_name(at)} has no field {name!r} ({known})")
-            if found is None:
-                return NUMBER
-            at = found.type
-        return at
+        kind = type_at(record_type, self.of)
+        return NUMBER if kind is None else kind
 
     def check_number(self, called: str, record_type: Any, where: Where = None) -> None:
         """Check that what is read of values of a type may be a number.
@@ -73,7 +72,7 @@ class Reader:
         kind = self.type_in(record_type)
         some = [one in _NO_NUMBERS for one in map(_plain, members(kind)) if one is not type(None)]
         if some and (any(some) if where is None else all(some)):
-            read = repr(self.of) if isinstance(self.of, str) else "a value"
+            read = repr(self.of) if isinstance(self.of, str | Expression) else "a value"
             raise UsageError(f"agg.{called} takes numbers, but {read} is {type_name(kind)}: name a field of numbers")
 
     @property
@@ -89,18 +88,20 @@ class Reader:
         """Python source that reads the variable ``value``. Empty: only ``get`` can."""
         if self.of is None:
             return "value"
-        if isinstance(self.of, str) and _has_attributes(record_type, self.of):
-            return reduce(attribute, self.of.split("."), "value")
+        if isinstance(self.of, str) and has_attributes(record_type, self.of):
+            return source_of(record_type, self.of)
+        if isinstance(self.of, Expression) and all(has_attributes(record_type, path) for path in self.of.paths()):
+            return self.of.source(record_type)
         return ""
 
     def of_records(self, record_type: Any = Any) -> Callable[[Record[Any]], Any]:
         """The function that reads the value of a record. It is faster where the type shows that ``of`` is a field."""
         if self.of is None:
             return attrgetter("value")
-        if isinstance(self.of, str) and _has_attributes(record_type, self.of):
+        if isinstance(self.of, str) and has_attributes(record_type, self.of):
             return attrgetter(f"value.{self.of}")
-        get = self.get
-        if self.of is get and self.item is None and returned_type(self.of) in (None, Any):
+        get = plain_function(self.get, record_type)
+        if not isinstance(self.of, str) and self.item is None and returned_type(get) in (None, Any):
             return _numbers(get)
         return lambda record: get(record.value)
 
@@ -118,17 +119,6 @@ def _numbers(get: Callable[[Any], Any]) -> Callable[[Record[Any]], Any]:
         return value
 
     return read
-
-
-def _has_attributes(record_type: Any, path: str) -> bool:
-    """Whether values of the type have the path as attributes, and not as the items of dicts."""
-    at = record_type
-    for name in path.split("."):
-        found = field_of(at, name)
-        if not isinstance(found, Field) or found.item is not False:
-            return False
-        at = found.type
-    return True
 
 
 def _field(name: str) -> Callable[[Any], Any]:
@@ -155,11 +145,6 @@ def _plain(kind: Any) -> Any:
 def same(value: Any) -> Any:
     """The value itself."""
     return value
-
-
-def attribute(of: str, name: str) -> str:
-    """Python source that reads an attribute."""
-    return f"{of}.{name}" if is_writable(name) else f"getattr({of}, {name!r})"
 
 
 def always(one: Any, other: Any) -> bool:

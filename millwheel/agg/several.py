@@ -13,9 +13,10 @@ from msgspec.structs import asdict
 from millwheel.agg.aggregator import Aggregator, adding, result_type_of
 from millwheel.agg.folds import SeveralFold
 from millwheel.agg.numbers import one_more, plus
-from millwheel.agg.reading import always, attribute, same
+from millwheel.agg.reading import always, same
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.exact_types import is_writable
+from millwheel.sdk.field_paths import attribute
 
 __all__ = ["combined", "several"]
 

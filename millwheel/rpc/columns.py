@@ -12,6 +12,7 @@ import sys
 from array import array
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any, Final, overload
 
 import msgspec
@@ -29,6 +30,8 @@ __all__ = [
     "longest_of",
     "names_bytes",
     "plain_types",
+    "texts_of",
+    "truths_of",
 ]
 
 _CHUNK: Final = 256
@@ -129,14 +132,28 @@ class RecordColumns(Sequence[bytes]):
         """By the names of columns: the types of their values."""
         return {field.name: plain_types()[field.type] for field in self.batch.schema}
 
-    def numbers(self, name: str) -> Any:
-        """A column of integers or floats, as NumPy has it. It is no copy, and must not be changed."""
+    def column(self, name: str, rows: Any) -> Any:
+        """A column of numbers or truth values, as NumPy has it, or of texts, as Arrow has it. It must not be changed.
+
+        Args:
+            name: Its name.
+            rows: The records: a slice, or an array of their indexes.
+        """
         import numpy as np
 
         column = self.batch.column(name)
-        kind = np.float64 if plain_types()[column.type] is float else np.int64
-        # pyarrow's own way loads pandas, if it is installed: a third of a second, and much memory.
-        return np.frombuffer(column.buffers()[1], kind, len(column), column.offset * np.dtype(kind).itemsize)
+        plain = plain_types()[column.type]
+        if plain is bool:
+            return truths_of(column)[rows]
+        if plain in (int, float):
+            kind = np.float64 if plain is float else np.int64
+            # pyarrow's own way loads pandas, if it is installed: a third of a second, and much memory.
+            return np.frombuffer(column.buffers()[1], kind, len(column), column.offset * np.dtype(kind).itemsize)[rows]
+        if isinstance(rows, slice):
+            return column[rows]
+        import pyarrow as pa
+
+        return column.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)]))
 
     @property
     def longest(self) -> int:
@@ -235,6 +252,23 @@ def _sizes_of(kind: Any, count: int, buffers: Sequence[bytes]) -> list[int]:
 def _buffers_of(kind: Any) -> int:
     """The number of buffers of a column without nulls."""
     return 2 if kind in key_types() else 1
+
+
+def truths_of(column: Any) -> Any:
+    """A column of truth values without nulls, as NumPy has it."""
+    import numpy as np
+
+    bits = np.unpackbits(np.frombuffer(column.buffers()[1], np.uint8), bitorder="little")
+    return bits[column.offset : column.offset + len(column)].view(np.bool_)
+
+
+def texts_of(texts: Sequence[str]) -> Any:
+    """A column of texts. pyarrow's own way to make one loads pandas, too."""
+    import pyarrow as pa
+
+    encoded = [text.encode() for text in texts]
+    buffers = [array("i", accumulate(map(len, encoded), initial=0)), b"".join(encoded)]
+    return pa.Array.from_buffers(pa.string(), len(texts), [None, *map(pa.py_buffer, buffers)])
 
 
 def extremes_of(timestamps: Sequence[int]) -> tuple[int, int]:

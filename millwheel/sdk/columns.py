@@ -6,7 +6,7 @@ The accumulators of all panes of a window are NumPy columns, with a row for each
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -35,12 +35,12 @@ class Fold(ABC):
     aggregates, in the order of their columns."""
     kinds: Sequence[str]
     """The NumPy type of each column."""
-    reads: bool
-    """Whether it reads the values of records."""
+    reads: int
+    """How many columns ``read`` returns. 0: it does not read the values of records."""
     fields: Sequence[tuple[str, type]] | None = None
-    """The fields of values that it reads, each with the type of its numbers: ``read`` returns one column of each.
+    """The fields of values that it reads, each with its type: ``take`` makes the same of columns that have these.
 
-    Then columns of a delivery that have these fields are what it takes. None: what it reads is in values alone.
+    None: what it reads is in values alone.
     """
 
     @abstractmethod
@@ -50,6 +50,17 @@ class Fold(ABC):
         Raises:
             Exception: A value cannot be read, or is none that a column takes.
         """
+
+    def take(self, columns: Mapping[str, Any]) -> list[Column]:
+        """What ``read`` returns for records whose fields are in columns.
+
+        Args:
+            columns: By field: a NumPy array, or texts as Arrow has them. There is a record.
+
+        Raises:
+            NotFoldedError: Only the values of the records say it.
+        """
+        raise NotFoldedError("it reads values alone")
 
     @abstractmethod
     def add(self, columns: Sequence[Column], rows: Rows, given: Sequence[Column]) -> None:

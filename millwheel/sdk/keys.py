@@ -22,6 +22,7 @@ from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.apart import own_name
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import KeyExtractionError, TooLargeError, UsageError
+from millwheel.sdk.expressions import expression_of, plain_function
 from millwheel.sdk.function_code import code_digest, may_change_its_argument
 from millwheel.sdk.records import key_extractor, text_extractor
 from millwheel.sdk.typeinfo import Field, field_of, is_key_type, members, supertype, type_name
@@ -161,7 +162,10 @@ def key(*parts: Any, feedback: bool = False) -> KeyExtractor:
         UsageError: The arguments are neither field paths nor one function.
     """
     if len(parts) == 1 and callable(parts[0]):
-        return KeyExtractor(function=parts[0], feedback=feedback)
+        read = expression_of(parts[0])
+        if read is None or read.operator != "col":
+            return KeyExtractor(function=plain_function(parts[0]), feedback=feedback)
+        parts = read.parts  # a path is better than a function: see millwheel/streams/fields.py
     if not parts:
         raise UsageError("key() takes one or more field names, or a function")
     for part in parts:

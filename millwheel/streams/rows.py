@@ -11,10 +11,11 @@ from typing import Any, Final, get_args, get_type_hints
 import msgspec
 
 from millwheel.agg import Aggregator
-from millwheel.agg.reading import NUMBER, attribute
+from millwheel.agg.reading import NUMBER
 from millwheel.agg.several import combined
 from millwheel.model.time import Timestamp
 from millwheel.sdk.errors import UsageError, did_you_mean
+from millwheel.sdk.field_paths import attribute
 from millwheel.sdk.keys import KeyExtractor, split_key
 from millwheel.sdk.typeinfo import (
     Field,

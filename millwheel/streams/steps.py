@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from millwheel.sdk.declarations import DROPPED
+from millwheel.sdk.expressions import expression_of
 from millwheel.sdk.function_code import may_change_its_argument
 
 __all__ = [
@@ -69,7 +70,14 @@ class Branch(NamedTuple):
     steps: tuple[Step, ...] = ()
 
     def __str__(self) -> str:
-        return "".join([self.stream, *(f".{type(step).__name__.lower()}" for step in self.steps)])
+        return "".join([self.stream, *map(_shown, self.steps)])
+
+
+def _shown(step: Step) -> str:
+    """A step in a text. An expression says what it is, and a function does not."""
+    function = getattr(step, "keep", None) or getattr(step, "function", None)
+    expression = expression_of(function)
+    return f".{type(step).__name__.lower()}{'' if expression is None else f'({expression!r})'}"
 
 
 def expands(steps: Sequence[Step]) -> bool:

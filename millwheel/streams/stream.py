@@ -12,6 +12,7 @@ from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.declarations import UNKNOWN, DerivedStream, Reading, declare_computation
 from millwheel.sdk.errors import UsageError
+from millwheel.sdk.expressions import plain_function
 from millwheel.sdk.keys import key
 from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.records import Record
@@ -79,9 +80,13 @@ class Stream(MissingSteps, Generic[T]):
 
         Args:
             keep: Depends on the value alone. If it raises, the hook that reads the record fails. Where a key is read
-                only from records that pass, the key's extraction fails.
+                only from records that pass, the key's extraction fails. It may be an expression, such as
+                ``mw.col("price") > 100``.
+
+        Raises:
+            UsageError: ``keep`` is an expression of a field that the values do not have.
         """
-        return self._with(Filter(keep), self.record_type)
+        return self._with(Filter(plain_function(keep, self.record_type)), self.record_type)
 
     def map(self, function: Callable[[T], U], to: type[U] | None = None) -> Stream[U]:
         """Each value replaced by ``function(value)``, with the same timestamp.
@@ -90,7 +95,11 @@ class Stream(MissingSteps, Generic[T]):
             function: Depends on the value alone.
             to: The type of its results. By default, what the function is annotated to return. It is needed only where
                 the results become a stream of their own (:meth:`named`).
+
+        Raises:
+            UsageError: ``function`` is an expression of a field that the values do not have.
         """
+        function = plain_function(function, self.record_type)
         return self._with(Map(function), to or returned_type(function) or UNKNOWN)
 
     def flat_map(self, function: Callable[[T], Iterable[U]], to: type[U] | None = None) -> Stream[U]:

@@ -10,7 +10,7 @@ from millwheel.client.injector.rerouting import Rerouting
 from millwheel.master.services import routing
 from millwheel.rpc import deliveries
 from millwheel.rpc.columns import RecordColumns
-from millwheel.sdk import compiled
+from millwheel.sdk import compiled, expression_columns
 from millwheel.sdk.column_fields import ColumnFields
 from millwheel.worker.dedup import check, renaming
 from millwheel.worker.dedup.pieces import PositionPiece
@@ -371,10 +371,34 @@ rewriting(
     "G1",
     "of columns, the numbers of the records at hand are taken",
     PaneGate,
-    "[column[places] for column in columns]",
-    "[column[: len(places)] for column in columns]",
+    "rows = np.arange(len(records))[rows][places]",
+    "rows = np.arange(len(places))",
     seeds=0,
     test="tests/windows/test_by_column_fields.py::test_fields_of_columns_have_the_effects_of_records",
+    why=_FEW,
+)
+
+rewriting(
+    "integers-that-wrap",
+    "G1",
+    "an expression whose integers may leave 64 bits is not computed by columns",
+    expression_columns,
+    "if bounds[0] < -_MOST or bounds[1] > _MOST:",
+    "if False:",
+    seeds=0,
+    test="tests/sdk/test_expression_columns.py::test_what_may_differ_is_left_to_the_records",
+    why=_FEW,
+)
+
+rewriting(
+    "integers-as-other-floats",
+    "G1",
+    "an integer that no float has is not compared with floats by columns",
+    expression_columns,
+    "if one.bounds is not None and (one.bounds[0] < -_EXACT or one.bounds[1] > _EXACT):",
+    "if False:",
+    seeds=0,
+    test="tests/sdk/test_expression_columns.py::test_what_may_differ_is_left_to_the_records",
     why=_FEW,
 )
 

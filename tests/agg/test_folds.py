@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import millwheel as mw
 from millwheel import agg
 from millwheel.agg.aggregator import Aggregator, fold_of
 from millwheel.agg.several import combined
@@ -39,6 +40,16 @@ AGGREGATORS: dict[str, Aggregator[Any, Any]] = {
 ints = st.one_of(st.integers(-9, 9), st.integers(2**62, 2**63 - 1), st.integers(-(2**63), 2**66))
 bids = st.builds(Bid, st.floats(), ints)
 records = st.lists(st.tuples(st.integers(0, 4), bids), max_size=12)
+CHOSEN: dict[str, Aggregator[Any, Any]] = {
+    "count of some": agg.count(where=mw.col("size") > 0),
+    "sum of some ints": agg.sum("size", where=lambda bid: bid.size % 2),
+    "sum of some floats": agg.sum("price", where=mw.col("size") < 0),
+    "mean of some floats": agg.mean("price", where=mw.col("price") > mw.col("size")),
+    "least of some ints": agg.min("size", where=mw.col("price") >= 0),
+    "sum of an expression": agg.sum(mw.col("size") * 2 + 1),
+    "mean of an expression": agg.mean(mw.col("price") * mw.col("size"), where=lambda bid: bid.price),
+    "several of some": combined({"n": agg.count(where=mw.col("size") > 0), "total": agg.sum("size"), "m": agg.count()}),
+}
 
 
 def same(a: Any, b: Any) -> bool:
@@ -61,11 +72,11 @@ def beyond(fold: Fold, columns: list[Any], rows: Any, given: list[Any]) -> bool:
     return bool(reach.max() > 2**62)
 
 
-@pytest.mark.parametrize("name", AGGREGATORS)
+@pytest.mark.parametrize("name", [*AGGREGATORS, *CHOSEN])
 @given(batches=st.lists(records, max_size=4))
 def test_a_fold_adds_what_its_aggregator_adds(name: str, batches: list[list[tuple[int, Bid]]]) -> None:
     """A batch that a fold refuses, or after which its sums may not fit into the machine's integers, has no effect."""
-    aggregator = AGGREGATORS[name].bind(Bid)
+    aggregator = {**AGGREGATORS, **CHOSEN}[name].bind(Bid)
     fold = fold_of(aggregator)
     assert fold is not None
     columns, expected = [np.zeros(5, kind) for kind in fold.kinds], [aggregator.new() for _ in range(5)]
@@ -73,7 +84,7 @@ def test_a_fold_adds_what_its_aggregator_adds(name: str, batches: list[list[tupl
         try:
             given = fold.read([bid for _, bid in batch])
         except NotFoldedError:
-            assert any(not -(2**63) <= bid.size < 2**63 for _, bid in batch)
+            assert any(not -(2**63) <= 2 * abs(bid.size) + 1 < 2**63 for _, bid in batch)
             continue
         rows = np.array([row for row, _ in batch], np.int64)
         if not batch or beyond(fold, columns, rows, given):
@@ -105,10 +116,10 @@ def test_the_order_of_aggregates_is_part_of_the_form() -> None:
 
 def test_what_depends_on_the_value_has_no_fold() -> None:
     for aggregator in (
-        agg.count(where=lambda bid: bid.size > 1),
-        agg.sum("size", where=lambda bid: True),
         agg.sum(lambda bid: bid.size),
-        agg.last(),
+        agg.sum(mw.col("size") > 1),
+        agg.max(mw.col("size") > 1),
+        agg.last(where=mw.col("size") > 1),
     ):
         assert fold_of(aggregator.bind(Bid)) is None
 
@@ -122,6 +133,28 @@ def test_the_fields_of_a_fold_are_what_it_reads(name: str) -> None:
     found = [column.tolist() for column in fold.read(bids)]
     assert repr(found) == repr([[getattr(bid, field) for bid in bids] for field, _ in fold.fields])
     assert dict(fold.fields).items() <= {"price": float, "size": int}.items()
+
+
+def test_columns_say_what_counts_if_an_expression_does() -> None:
+    bids = [Bid(-0.0, -7), Bid(2.5, 7)]
+    given = {"price": np.array([-0.0, 2.5]), "size": np.array([-7, 7])}
+    for aggregator in CHOSEN.values():
+        fold = fold_of(aggregator.bind(Bid))
+        assert fold is not None
+        if fold.fields is not None:
+            columns = [np.zeros(2, kind) for kind in fold.kinds]
+            others = [column.copy() for column in columns]
+            fold.add(columns, np.arange(2), fold.take({field: given[field] for field, _ in fold.fields}))
+            fold.add(others, np.arange(2), fold.read(bids))
+            assert repr(columns) == repr(others)
+    by_functions = [name for name, one in CHOSEN.items() if (fold := fold_of(one.bind(Bid))) and fold.fields is None]
+    assert by_functions == ["sum of some ints", "mean of an expression"]
+
+
+def test_a_record_that_does_not_count_is_not_read() -> None:
+    fold = fold_of(agg.sum("size", where=mw.col("price") > 0).bind(Bid))
+    assert fold is not None
+    assert [column.tolist() for column in fold.read([Bid(0.0, 2**70), Bid(1.0, 3)])] == [[0, 3], [False, True]]
 
 
 class Lot(msgspec.Struct):

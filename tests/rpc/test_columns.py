@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -233,7 +234,7 @@ def test_records_come_in_one_form() -> None:
 def test_numbers_of_a_column_are_those_of_its_records() -> None:
     numbers = [-(2**63), 2**63 - 1, 5, 6]
     floats = [-0.0, float("nan"), float("inf"), 0.1]
-    batch = pa.record_batch({"n": numbers, "f": floats, "b": [True] * 4, "s": ["a"] * 4, "r": [b""] * 4})
+    batch = pa.record_batch({"n": numbers, "f": floats, "b": [True, False, True, True], "s": [*"abcd"], "r": [b""] * 4})
     for records in (
         RecordColumns(batch, array("q", range(4)), ""),
         RecordColumns.from_wire(RecordColumns(batch.slice(1, 3), array("q", range(3)), "s").to_wire()),
@@ -241,9 +242,13 @@ def test_numbers_of_a_column_are_those_of_its_records() -> None:
     ):
         assert records.kinds() == {"n": int, "f": float, "b": bool, "s": str, "r": bytes}
         rows = [msgspec.msgpack.decode(value) for value in records]
-        assert records.numbers("n").tolist() == [row["n"] for row in rows]
-        assert repr(records.numbers("f").tolist()) == repr([row["f"] for row in rows])
-        assert (records.numbers("n").dtype, records.numbers("f").dtype) == ("<i8", "<f8")
+        assert records.column("n", slice(None)).tolist() == [row["n"] for row in rows]
+        assert repr(records.column("f", slice(None)).tolist()) == repr([row["f"] for row in rows])
+        assert records.column("b", slice(None)).tolist() == [row["b"] for row in rows]
+        some = np.array([1, 0])
+        for name in ("n", "b", "s"):
+            assert records.column(name, some).tolist() == [rows[1][name], rows[0][name]]
+        assert (records.column("n", slice(None)).dtype, records.column("f", slice(None)).dtype) == ("<i8", "<f8")
 
 
 def test_numbers_load_no_pandas() -> None:
@@ -253,7 +258,7 @@ def test_numbers_load_no_pandas() -> None:
         "import sys, pyarrow as pa; from array import array; from millwheel.rpc.columns import RecordColumns\n"
         "column = pa.Array.from_buffers(pa.int64(), 2, [None, pa.py_buffer(bytes(16))])\n"
         "records = RecordColumns(pa.RecordBatch.from_arrays([column], ['n']), array('q', [1, 2]), '')\n"
-        "print(records.numbers('n').tolist(), 'pandas' in sys.modules)"
+        "print(records.column('n', slice(None)).tolist(), 'pandas' in sys.modules)"
     )
     command = [sys.executable, "-c", program]
     found = subprocess.run(command, capture_output=True, text=True, timeout=patience(30), check=True)

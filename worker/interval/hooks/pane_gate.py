@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from millwheel.model.time import TimeDomain
 from millwheel.rpc.columns import RecordColumns
-from millwheel.sdk.columns import ColumnWindows
+from millwheel.sdk.columns import ColumnWindows, NotFoldedError
 from millwheel.sdk.declarations import DROPPED
 from millwheel.sdk.options import LateAction
 from millwheel.windows.assigners import window_tag
@@ -252,9 +252,8 @@ class PaneGate:
         try:
             values = [read(one) for one in encoded]  # map() would take a user's StopIteration for the end
             kept = [value is not DROPPED for value in values] if may_drop is not None else []
-            if all(kept):
-                found.given = fold.read(values)
-                return
+            given = fold.read(values if all(kept) else [value for value in values if value is not DROPPED])
+            found.dropped = [place for place, keep in zip(places, kept, strict=False) if not keep]
         except HOOK_ERRORS:
             values, kept = [], []
             for place, one in zip(places, encoded, strict=True):
@@ -270,25 +269,32 @@ class PaneGate:
                 kept.append(value is not DROPPED)
                 if value is DROPPED and place >= 0:
                     found.dropped.append(place)
-        else:
-            found.dropped = [place for place, keep in zip(places, kept, strict=True) if not keep]
-        found.keep(kept)
-        found.given = fold.read([value for value in values if value is not DROPPED])
+            given = fold.read([value for value in values if value is not DROPPED])
+        if not all(kept):
+            found.keep(kept)
+        found.given = given
 
     def _read_columns(self, delivery: Delivery, indexes: Sequence[int], places: Column) -> list[Column] | None:
         """What the fold takes of the records at some places, if columns have it. None: their values are read.
 
         Then each value can be read, and has these very numbers: see ``ColumnFields``.
         """
+        import numpy as np
+
         records, fields = delivery.values, self._setup.program.column_fields.get(delivery.stream)
         wanted = self._windows.fold.fields
         if fields is None or wanted is None or not isinstance(records, RecordColumns):
             return None
         if (names := fields.columns_of(wanted, records.kinds())) is None:
             return None
-        some = selector(indexes)
-        columns = [records.numbers(name)[some] for name in names]
-        return columns if len(places) == len(indexes) else [column[places] for column in columns]
+        rows: Any = selector(indexes)
+        if len(places) < len(indexes):
+            rows = np.arange(len(records))[rows][places]
+        columns = {field: records.column(name, rows) for (field, _), name in zip(wanted, names, strict=True)}
+        try:
+            return self._windows.fold.take(columns)
+        except NotFoldedError:
+            return None
 
     def _note_overflows(self, found: Divided, keys: Sequence[bytes], indexes: Sequence[int]) -> None:
         """Integers that may leave the machine's range fall under rule 3. In hooks they are Python's."""

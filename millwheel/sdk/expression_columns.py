@@ -1,0 +1,193 @@
+"""Expressions by columns: for all records of a delivery at once, in NumPy, with exactly the results that Python has.
+
+NumPy's integers wrap, and become floats beside floats. Python's are of any size, and are compared exactly. So each
+integer is known with bounds, and what might differ is refused: NotFoldedError. Then the values of the records are read.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from millwheel.sdk.columns import NotFoldedError
+from millwheel.sdk.expressions import Expression
+
+if TYPE_CHECKING:
+    from millwheel.sdk.columns import Column
+
+__all__ = ["columns_for", "computed", "truths"]
+
+_ARITHMETIC: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+}
+_COMPARISONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_OF_TEXTS: Final = {
+    "==": "equal",
+    "!=": "not_equal",
+    "<": "less",
+    "<=": "less_equal",
+    ">": "greater",
+    ">=": "greater_equal",
+}
+"""Arrow's functions. Texts have the order of their characters, and so have their bytes in UTF-8."""
+_MOST: Final = (1 << 63) - 1
+_EXACT: Final = 1 << 53
+"""Integers up to it, and their negatives, are exact as floats."""
+
+
+class _Operand(NamedTuple):
+    """A part of an expression, for all records."""
+
+    items: Any
+    """A NumPy array, a column of texts as Arrow has it, or a constant."""
+    bounds: tuple[int, int] | None = None
+    """No integer is beyond them. None: it has floats or texts."""
+
+
+def columns_for(expression: Expression, record_type: Any) -> list[tuple[str, type]] | None:
+    """The fields that an expression reads of values of a type, each with its type. None: columns cannot compute it."""
+    kind = expression.type_in(record_type)
+    if expression.operator == "col":
+        path = expression.parts[0]
+        return [(path, kind)] if kind in (bool, int, float, str) and "." not in path else None
+    if expression.operator == "const":
+        (value,) = expression.parts
+        items = value if isinstance(value, tuple) else (value,)
+        return [] if all(type(one) is not int or -_MOST <= one <= _MOST for one in items) and kind else None
+    if expression.operator == "in" and expression.parts[0].type_in(record_type) is float:
+        return None
+    parts = [columns_for(one, record_type) for one in expression.parts]
+    return None if None in parts else [field for part in parts for field in part or ()]
+
+
+def computed(expression: Expression, columns: Mapping[str, Any]) -> Column:
+    """What the expression is for each record.
+
+    Args:
+        expression: It reads the fields that ``columns_for`` says, and no others.
+        columns: By field: its column. There is a record.
+
+    Raises:
+        NotFoldedError: NumPy may have other results than Python, or Python has an error.
+    """
+    import numpy as np
+
+    with np.errstate(all="ignore"):  # an infinite number is no error, as in Python
+        items: Column = _operand(expression, columns).items
+    return items
+
+
+def truths(expression: Expression, columns: Mapping[str, Any]) -> Column:
+    """Whether the expression is true for each record, as ``if`` takes it. Of an expression without texts.
+
+    Raises:
+        NotFoldedError: As by :func:`computed`.
+    """
+    found = computed(expression, columns)
+    return found if found.dtype == bool else found != 0
+
+
+def _operand(one: Expression, columns: Mapping[str, Any]) -> _Operand:
+    import numpy as np
+
+    if one.operator == "col":
+        return _column(columns[one.parts[0]])
+    if one.operator == "const":
+        (value,) = one.parts
+        return _Operand(value, (int(value), int(value)) if isinstance(value, int) else None)
+    parts = [_operand(part, columns) for part in one.parts]
+    first, last = parts[0], parts[-1]
+    if one.operator in _ARITHMETIC:
+        return _calculated(one.operator, first, last)
+    if one.operator == "-x":
+        return _calculated("-", _Operand(-0.0) if first.bounds is None else _Operand(0, (0, 0)), first)
+    if one.operator == "~":
+        return _Operand(np.logical_not(first.items), (0, 1))
+    if one.operator in ("&", "|"):
+        both = np.logical_and if one.operator == "&" else np.logical_or
+        return _Operand(both(first.items, last.items), (0, 1))
+    return _Operand(_compared(one.operator, first, last), (0, 1))
+
+
+def _column(column: Any) -> _Operand:
+    kind = getattr(column, "dtype", None)
+    if kind is None or kind.kind == "f":
+        return _Operand(column)
+    return _Operand(column, (0, 1) if kind.kind == "b" else (int(column.min()), int(column.max())))
+
+
+def _calculated(sign: str, one: _Operand, other: _Operand) -> _Operand:
+    """Floats are those of IEEE in both ways. Of two NaN that meet, either may be the result: they are refused."""
+    import numpy as np
+
+    made = _ARITHMETIC[sign]
+    if sign == "/" or one.bounds is None or other.bounds is None:
+        by = _floats(other)
+        if sign == "/" and not np.all(by):
+            raise NotFoldedError("a division by zero is an error of its record")
+        floats = made(_floats(one), by)
+        if np.isnan(floats).any():
+            raise NotFoldedError("which bits a NaN has is not known")
+        return _Operand(floats)
+    ends = [made(a, b) for a in one.bounds for b in other.bounds]
+    bounds = min(ends), max(ends)
+    if bounds[0] < -_MOST or bounds[1] > _MOST:
+        raise NotFoldedError("an integer may leave 64 bits")
+    return _Operand(made(_integers(one), _integers(other)), bounds)
+
+
+def _compared(sign: str, one: _Operand, other: _Operand) -> Any:
+    import numpy as np
+
+    if isinstance(other.items, tuple):
+        if one.bounds is not None:
+            return np.isin(_integers(one), np.array(other.items, np.int64))
+        return _of_texts("is_in", one.items, other.items)
+    if one.bounds is not None and other.bounds is not None:
+        return _COMPARISONS[sign](_integers(one), _integers(other))
+    if not _is_text(one) and not _is_text(other):
+        return _COMPARISONS[sign](_floats(one), _floats(other))
+    return _of_texts(_OF_TEXTS[sign], one.items, other.items)
+
+
+def _of_texts(function: str, *operands: Any) -> Any:
+    """What a function of Arrow says of texts. A column of texts is one of Arrow, so that is here."""
+    import pyarrow.compute as pc
+
+    from millwheel.rpc.columns import texts_of, truths_of
+
+    first, last = (texts_of([one])[0] if isinstance(one, str) else one for one in operands)
+    if isinstance(last, tuple):
+        return truths_of(pc.is_in(first, texts_of(last)))
+    return truths_of(getattr(pc, function)(first, last))
+
+
+def _is_text(one: _Operand) -> bool:
+    return not isinstance(one.items, float | int) and not hasattr(one.items, "dtype")
+
+
+def _integers(one: _Operand) -> Any:
+    """An operand with bounds, as integers: NumPy has other rules for truth values."""
+    import numpy as np
+
+    return np.asarray(one.items, np.int64)
+
+
+def _floats(one: _Operand) -> Any:
+    """An operand that has no texts, as floats."""
+    import numpy as np
+
+    if one.bounds is not None and (one.bounds[0] < -_EXACT or one.bounds[1] > _EXACT):
+        raise NotFoldedError("as a float, an integer may be another number")
+    return np.asarray(one.items, np.float64)
