@@ -79,12 +79,15 @@ def plain_table(data: Any, timestamp: str, id_column: str | None = None) -> Any:
 
 def _check_ids(table: Any, name: str) -> None:
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     if name not in table.column_names:
         raise UsageError(f"a table has a column {name!r} of ids beside that of timestamps: {table.column_names}")
     ids = table.column(name)
     if not (pa.types.is_integer(ids.type) or ids.type in (pa.string(), pa.binary())) or ids.null_count:
         raise UsageError(f"column {name!r} has ids: texts, bytes or integers, and no nulls")
+    if not pa.types.is_integer(ids.type) and pc.min(pc.binary_length(ids)).as_py() == 0:
+        raise UsageError(f"column {name!r} has an id that is empty: give each row one that is its own")
 
 
 def _read(data: Any) -> Any:
@@ -206,7 +209,7 @@ class TableAdmission:
             batch: The batch of a query in which these ids are unique.
 
         Raises:
-            UsageError: The stream's format is another one than that of a table's rows. An id is empty.
+            UsageError: The stream's format is another one than that of a table's rows.
             ValueEncodeError: A column has no valid values.
         """
         _check_values(values)
