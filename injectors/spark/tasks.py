@@ -20,7 +20,7 @@ from millwheel.rpc.clock import wall_now
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.errors import MillwheelError
 
-__all__ = ["micro_batch", "write_partition"]
+__all__ = ["Partition", "micro_batch", "write_partition"]
 
 log = logging.getLogger("millwheel.spark")
 
@@ -61,7 +61,7 @@ def write_partition(
     context = TaskContext.get()
     reader = RowReader(options, context.partitionId() if context else 0, wall_now())
     rows, newest = 0, None
-    partition: _Partition | None = None
+    partition: Partition | None = None
     try:
         for arrow in batches:
             if not arrow.num_rows:
@@ -70,7 +70,7 @@ def write_partition(
                 if run(_is_in(options, batch)):
                     _drain(batches)
                     return TaskReport(batch, 0, None)
-                partition = _Partition(run(open_task(options, sequencer)), options, batch, reader)
+                partition = Partition(run(open_task(options, sequencer)), options, batch, reader)
             read = reader.read(arrow)
             run(partition.send(read))
             rows += len(read)
@@ -110,8 +110,8 @@ def _drain(batches: Iterable[pa.RecordBatch]) -> None:
         pass
 
 
-class _Partition:
-    """Sends one partition's rows."""
+class Partition:
+    """Sends one partition's rows by ``injector``, which is open."""
 
     def __init__(self, injector: Injector, options: SinkOptions, batch: BatchOf, reader: RowReader) -> None:
         self.injector = injector

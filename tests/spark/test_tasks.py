@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 pytest.importorskip("pyspark")
 
 import pyarrow as pa
 
-from millwheel.client.injector import BatchOf
-from millwheel.injectors.spark.columns import Rows
+from millwheel.client.injector import BatchOf, Injector, InjectorSettings
+from millwheel.client.injector.messages import Columns, RoutingArrived
+from millwheel.client.injector.routing_follower import routing_from_wire
+from millwheel.injectors.batches import BATCH_SOURCE
+from millwheel.injectors.spark.columns import RowReader, Rows
 from millwheel.injectors.spark.driver import announce, finish, settle
 from millwheel.injectors.spark.errors import RowError
 from millwheel.injectors.spark.options import SinkOptions
-from millwheel.injectors.spark.tasks import write_partition
+from millwheel.injectors.spark.tasks import Partition, write_partition
 from millwheel.rpc.columns import RecordColumns
+from millwheel.rpc.v1 import control_pb2
+from tests.injectors.inside import session_of
+from tests.injectors.receivers import Consumer
 from tests.spark.server import TripServer
 
 pytestmark = pytest.mark.timeout(120)
@@ -95,3 +105,59 @@ def test_a_row_among_columns_that_is_no_record_is_named(tmp_path: Path, sent: li
         settle(options, [report], batch)
         finish(options)
         check(server, 20)
+
+
+# The same rows in both forms.
+
+OPTIONS = SinkOptions("s", "id", "at", any_timestamp=True)
+TIME = pa.timestamp("us", tz="America/New_York")
+KINDS = {
+    "id": (pa.int32(), st.integers(-(2**31), 2**31 - 1)),
+    "at": (TIME, st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1)).map(lambda one: one.replace(tzinfo=UTC))),
+    "k": (pa.string(), st.text(max_size=3)),
+    "ok": (pa.bool_(), st.booleans()),
+    "n": (pa.float32(), st.none() | st.floats(width=32)),
+    "raw": (pa.binary(), st.none() | st.binary()),
+    "time": (pa.int8(), st.integers(-128, 127)),
+}
+ROWS = st.lists(st.fixed_dictionaries({name: values for name, (_, values) in KINDS.items()}), min_size=1, max_size=9)
+
+
+def passed(batch: pa.RecordBatch, *, columns: bool) -> list[tuple[Any, ...]]:
+    """What a task passes to the injector's core: the id, value, timestamp and key of each record, and their scope."""
+
+    async def send() -> list[Columns]:
+        found: list[Columns] = []
+        settings = InjectorSettings(any_timestamp=True, strict_keys=True)
+        injector = Injector("s", process="spark", source=BATCH_SOURCE, sequencer=1, settings=settings)
+        session: Any = session_of(injector)
+        wired = control_pb2.WatchRoutingResponse(
+            revision=1, consumers=[Consumer("x", "a").route()], position_ranges=True, column_batches=True
+        )
+        session.core.step(RoutingArrived(routing_from_wire(wired)), 0)
+        session.is_open, session.step = True, found.append
+        reader = RowReader(OPTIONS, 0, 0)
+        rows = reader.read(batch)
+        if not columns:
+            rows.divided = lambda: (None, rows)  # type: ignore[method-assign]
+        await Partition(injector, OPTIONS, BatchOf("load", 3), reader).send(rows)
+        full = any(None not in row.values() for row in batch.to_pylist())
+        assert any(isinstance(one.values, RecordColumns) for one in found) == (columns and full)
+        return found
+
+    return sorted(
+        (one.scope, *record)
+        for one in asyncio.run(send())
+        for record in zip(one.ids, one.values, one.timestamps, *one.keys.values(), strict=True)
+    )
+
+
+@pytest.mark.guarantee("G1", section="6.1.1")
+@settings(max_examples=60, suppress_health_check=list(HealthCheck), deadline=None)
+@given(ROWS, st.integers(0, 3))
+@example([{"id": -7, "at": datetime(1969, 1, 1, tzinfo=UTC), "k": "", "ok": True, "n": 0.1, "raw": b"", "time": 1}], 0)
+def test_columns_and_rows_are_the_same_records(rows: list[dict[str, Any]], start: int) -> None:
+    """Ids, values, times and keys, also of a slice of a batch, and whatever the columns are called."""
+    schema = pa.schema([(name, kind) for name, (kind, _) in KINDS.items()])
+    batch = pa.RecordBatch.from_pylist(rows, schema)[min(start, len(rows) - 1) :]
+    assert passed(batch, columns=True) == passed(batch, columns=False)
