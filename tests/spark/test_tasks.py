@@ -71,7 +71,10 @@ def check(server: TripServer, count: int) -> None:
 def test_columns_and_rows_of_a_batch_count_once(
     tmp_path: Path, sent: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A task that fails has sent its rows as columns. Its retry sends them one by one, and in other Arrow batches."""
+    """A task that fails has sent its rows as columns. Its retry sends them one by one, and in other Arrow batches.
+
+    Two rows of one id are one record.
+    """
     with TripServer(tmp_path, "plain_trips") as server:
         options = SinkOptions("plain-trips/trips", "id", "when", address=server.address, any_timestamp=True)
         batch = BatchOf(options.scope("load"), 0)
@@ -83,7 +86,8 @@ def test_columns_and_rows_of_a_batch_count_once(
             patched.setattr(Rows, "divided", lambda rows: (None, rows))
             write_partition(iter([trips(50, 250)]), options, batch, sequencer)
         assert sum(sent) == 160
-        report = write_partition(iter([trips(150, 300)]), options, batch, sequencer)
+        twice = pa.Table.from_batches([trips(240, 300), trips(250, 300)]).combine_chunks().to_batches()[0]
+        report = write_partition(iter([trips(150, 250), twice]), options, batch, sequencer)
         settle(options, [report], batch)
         finish(options)
         check(server, 300)
