@@ -20,7 +20,7 @@ from millwheel.rpc.clock import wall_now
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.errors import MillwheelError
 
-__all__ = ["micro_batch", "write_partition"]
+__all__ = ["Partition", "micro_batch", "write_partition"]
 
 log = logging.getLogger("millwheel.spark")
 
@@ -61,7 +61,7 @@ def write_partition(
     context = TaskContext.get()
     reader = RowReader(options, context.partitionId() if context else 0, wall_now())
     rows, newest = 0, None
-    partition: _Partition | None = None
+    partition: Partition | None = None
     try:
         for arrow in batches:
             if not arrow.num_rows:
@@ -70,10 +70,10 @@ def write_partition(
                 if run(_is_in(options, batch)):
                     _drain(batches)
                     return TaskReport(batch, 0, None)
-                partition = _Partition(run(open_task(options, sequencer)), batch, reader)
+                partition = Partition(run(open_task(options, sequencer)), options, batch, reader)
             read = reader.read(arrow)
             run(partition.send(read))
-            rows += len(read.values)
+            rows += len(read)
             newest = read.newest if newest is None else max(newest, read.newest)
         if partition is not None:
             run(finish_task(partition.injector))
@@ -110,23 +110,36 @@ def _drain(batches: Iterable[pa.RecordBatch]) -> None:
         pass
 
 
-class _Partition:
-    """Sends one partition's rows."""
+class Partition:
+    """Sends one partition's rows by ``injector``, which is open."""
 
-    def __init__(self, injector: Injector, batch: BatchOf, reader: RowReader) -> None:
+    def __init__(self, injector: Injector, options: SinkOptions, batch: BatchOf, reader: RowReader) -> None:
         self.injector = injector
+        self._options = options
         self._batch = batch
         self._reader = reader
 
     async def send(self, rows: Rows) -> None:
         """Send rows. RowError names a row that cannot become a record."""
         try:
-            await self._send(rows, 0, len(rows.values))
+            plain, others = rows.divided()
+            if plain is not None:
+                await self._send_columns(plain)
+            if others is not None:
+                await self._send(others, 0, len(others))
         except InjectorError:
             raise
         except MillwheelError:
             await self._find_culprit(rows)
             raise
+
+    async def _send_columns(self, rows: pa.RecordBatch) -> None:
+        """Send rows as columns. A table's column of timestamps is no field of its records, so it is there twice."""
+        options, name = self._options, "time"
+        while name in rows.schema.names:
+            name += "_"
+        table = pa.Table.from_batches([rows]).append_column(name, rows.column(options.timestamp_column))
+        await self.injector.send_table(table, timestamp=name, id_column=options.id_column, batch=self._batch)
 
     async def _send(self, rows: Rows, start: int, end: int) -> None:
         await self.injector.send_many(
@@ -135,7 +148,7 @@ class _Partition:
 
     async def _find_culprit(self, rows: Rows) -> None:
         """Send rows one by one to find the faulty one. Rows that were sent before are duplicates by their ids."""
-        for at in range(len(rows.values)):
+        for at in range(len(rows)):
             try:
                 await self._send(rows, at, at + 1)
             except InjectorError:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from struct import Struct
 from typing import Any, Final
 
 from millwheel.model.incarnation import GroupId, IncarnationId
@@ -33,6 +34,7 @@ __all__ = [
 
 ID_BYTES = 16
 """The length of an opaque or batch id."""
+_each_id: Final = Struct(f"{ID_BYTES}s").iter_unpack
 MOST_BETWEEN: Final = 1 << 32
 """The positions of one complete delivery are less than this apart. Receivers could not store what larger ranges are
 joined to. A sender gives the positions of such a delivery singly."""
@@ -157,4 +159,4 @@ def split_ids(blob: bytes) -> list[bytes]:
     """
     if len(blob) % ID_BYTES:
         raise ValueError(f"{len(blob)} bytes are no whole number of {ID_BYTES}-byte ids")
-    return [blob[at : at + ID_BYTES] for at in range(0, len(blob), ID_BYTES)]
+    return [id_ for (id_,) in _each_id(blob)]

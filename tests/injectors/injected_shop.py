@@ -16,6 +16,12 @@ class Order(msgspec.Struct, rename={"customer": "user"}):
     number: int
 
 
+class Note(Order):
+    """An order that may have a note."""
+
+    note: str | None = None
+
+
 class Echo(mw.Computation[Order, int]):
     """Numbers each customer's orders, and passes them on."""
 
@@ -91,6 +97,7 @@ def topology(
 
 
 shop = topology("shop", Echo, "customer", "echo")
+notes = topology("notes", Echo, "customer", "echo", kind=Note)
 codekeyed = topology("codekeyed", Hours, bucket, "totals")
 throttled = topology("throttled", Echo, "customer", "echo", skew=mw.seconds(10))
 fussy = topology("fussy", Echo, only_odd, "echo")

@@ -56,7 +56,7 @@ ADDRESSES = ["a", "b", "c"]
 NO_COLUMNS_AT = "c"
 NO_COLUMNS = DeliveryOutcome.DELIVERY_OUTCOME_NO_COLUMNS
 OPAQUE = IdScope(IdKind.OPAQUE)
-SCOPES = [partition_scope("s", "p", "0"), partition_scope("s", "p", "1"), OPAQUE]
+SCOPES = [partition_scope("s", "p", "0"), partition_scope("s", "p", "1"), OPAQUE, IdScope(IdKind.BATCH, "q", 1)]
 HASHER = IdHasher("s", "p")
 
 KEYS = [b"", b"a", b"b", b"c", b"cc", b"d", b"e"]
@@ -180,7 +180,7 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
         self.handle(Columns(values, timestamps, columns, scope, ids))
 
     @rule(
-        scope=st.sampled_from(SCOPES[:2]),
+        scope=st.sampled_from(SCOPES),
         rows=st.lists(st.tuples(keys, keys, st.integers(-3, 40)), min_size=1, max_size=MOST_ROWS),
         gap=st.integers(0, 1),
     )
@@ -195,17 +195,18 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
         first = self.positions[scope] + gap
         self.positions[scope] = first + len(rows)
         numbers = range(first, first + len(rows))
+        ids = numbers if scope.kind is IdKind.POSITION else HASHER.hash_all(numbers)
         texts = [row[0].decode() for row in rows], [row[1].decode() for row in rows]
         batch = pa.record_batch({"x": texts[0], "y": texts[1], "at": [f"{scope.name}:{one}" for one in numbers]})
         records = RecordColumns(batch, array("q", [start + offset for _, _, offset in rows]), "")
         self.last_published = self.core.published.watermark
         columns = {IncarnationId(name): records.keyed("x" if name == "x" else "y").keys() for name in names}
-        for at, (number, value) in enumerate(zip(numbers, records, strict=True)):
+        for at, (id_, value) in enumerate(zip(ids, records, strict=True)):
             stamp = records.timestamps[at]
             due = {name: column[at] for name, column in columns.items()}
             late = stamp < self.last_published
-            self.accepted.append((scope, number, due, value, stamp, frozenset(names), late))
-        self.handle(Columns(records, records.timestamps, columns, scope, numbers))
+            self.accepted.append((scope, id_, due, value, stamp, frozenset(names), late))
+        self.handle(Columns(records, records.timestamps, columns, scope, ids))
 
     @rule(pick=st.integers(0, 99), count=st.integers(0, 12))
     def key(self, pick: int, count: int) -> None:
@@ -429,7 +430,7 @@ def _walk(seed: int, steps: int) -> None:
 
     moves: list[tuple[float, Callable[[], object]]] = [
         (8, lambda: machine.send(chance.choice(SCOPES), rows(), pick() % 3, chance.choice([1, 8, 70]), lost())),
-        (2, lambda: machine.send_table(chance.choice(SCOPES[:2]), rows(), pick() % 2)),
+        (2, lambda: machine.send_table(chance.choice(SCOPES), rows(), pick() % 2)),
         (4, lambda: machine.key(pick(), chance.randrange(12))),
         (2, lambda: machine.advance(chance.randrange(30))),
         (4, lambda: machine.broadcast()),

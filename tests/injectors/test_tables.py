@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from millwheel.client.injector import Injector, InjectorSettings
+from millwheel.client.injector import BatchOf, Injector, InjectorSettings
 from millwheel.client.injector.messages import Limits
 from millwheel.client.injector.outbound import OutboundQueues
 from millwheel.client.injector.tables import plain_table, table_parts
@@ -60,6 +60,73 @@ async def test_a_table_that_is_sent_again_has_no_effect(server: DevServer, submi
     await send(server, table.slice(700), position=700, partition="p")
     check_once(await everything(server.address, "echo"), ORDERS)
     assert sum(sent) >= len(ORDERS), "they were sent by columns"
+
+
+@pytest.mark.parametrize("scope", [None, BatchOf("load", 4)], ids=["source", "batch"])
+@pytest.mark.guarantee("G1", section="6.1.1")
+async def test_rows_and_columns_have_the_same_ids(
+    server: DevServer, submit: Submit, sent: list[int], scope: BatchOf | None
+) -> None:
+    """A process that sends some rows one by one, and all of them as columns when it is tried again, or in turn."""
+    await submit("shop")
+    rows = [{"user": one.customer, "number": one.number} for one in ORDERS]
+    async with Injector("orders", address=server.address) as injector:
+        await injector.send_many(rows[:700], TIMES[:700], ids=range(700), batch=scope)
+        some = slice(1_500, 1_900)
+        await injector.send_many(rows[some], TIMES[some], ids=[b"%d" % one for one in range(1_500, 1_900)], batch=scope)
+        table = pa.table(COLUMNS)
+        await injector.send_table(table, timestamp="at", id_column="number", batch=scope)
+        await injector.send_table(table.slice(400, 700), timestamp="at", id_column="number", batch=scope)
+        await injector.send_many(rows, TIMES, ids=[str(one.number) for one in ORDERS], batch=scope)
+        await injector.finish()
+    check_once(await everything(server.address, "echo"), ORDERS)
+    assert sum(sent) >= len(ORDERS), "they were sent by columns"
+
+
+@pytest.mark.guarantee("G1", section="6.1.1")
+async def test_ids_of_columns_go_with_single_rows(server: DevServer, submit: Submit, sent: list[int]) -> None:
+    """Nulls make rows of a table, and each has its id. Texts, bytes and integers of any width may be ids."""
+    await submit("shop")
+    ids = pa.array(range(2_500), pa.uint64())
+    table = pa.table({**COLUMNS, "order": ids, "more": [None, *range(2_499)]})
+    for some in (table, table.set_column(3, "order", ids.cast(pa.large_string())).drop_columns(["more"])):
+        await send(server, some.slice(0, 2_000), end=False, id_column="order")
+    assert sum(sent) == 2_000, "the second table was sent by columns"
+    await send(server, table.set_column(3, "order", ids.cast(pa.string()).cast(pa.binary())), id_column="order")
+    check_once(await everything(server.address, "echo"), ORDERS)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"id_column": "order"}, "'order' of ids"),
+        ({"id_column": "at"}, "'at' of ids"),
+        ({"id_column": "half"}, "'half' has ids"),
+        ({"id_column": "some"}, "'some' has ids"),
+        ({"id_column": "empty"}, "empty"),
+        ({"id_column": "number", "position": 0}, "not both"),
+        ({"batch": BatchOf("load", 1)}, "ids of the records' own"),
+    ],
+)
+async def test_a_table_with_wrong_ids_is_refused(
+    server: DevServer, submit: Submit, given: dict[str, Any], why: str
+) -> None:
+    await submit("shop")
+    more = {"half": [0.5] * 2_500, "some": [None, *["x"] * 2_499], "empty": ["x"] * 2_499 + [""]}
+    async with Injector("orders", address=server.address) as injector:
+        with pytest.raises(UsageError, match=why):
+            await injector.send_table(pa.table({**COLUMNS, **more}), timestamp="at", **given)
+        assert injector.accepted == 0
+
+
+async def test_a_field_that_may_be_none_takes_a_column(server: DevServer, submit: Submit, sent: list[int]) -> None:
+    await submit("notes")
+    await send(server, pa.table({**COLUMNS, "note": ["fragile"] * 2_500}), end=False)
+    assert sum(sent) == len(ORDERS)
+    with pytest.raises(ValueEncodeError, match=r"\$\.note"):
+        await send(server, pa.table({**COLUMNS, "note": [1] * 2_500}))
+    await send(server)
+    check_once(await everything(server.address, "echo"), ORDERS)
 
 
 @pytest.mark.parametrize(

@@ -18,14 +18,15 @@ Answer = TypeVar("Answer")
 
 
 class TripServer(Server):
-    """``millwheel server start-dev`` with one topology; use it as ``with``."""
+    """``millwheel server start-dev`` with one topology of :mod:`tests.spark.trips`; use it as ``with``."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, topology: str = "trips") -> None:
         super().__init__(place / "db", place / "server.log", intervals=3)
+        self._topology = topology
 
     def __enter__(self) -> Self:
         run(self.start())
-        run(submit_copy(self.address, trips.__file__, "trips", self.db.parent))
+        run(submit_copy(self.address, trips.__file__, self._topology, self.db.parent))
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -116,3 +117,47 @@ def test_times_that_are_probably_in_another_unit_are_refused() -> None:
     said = r"row with id 'b' .*column 'at': .*as seconds it is 2023-11-14T22:13:20Z: did you mean timestamp_seconds"
     with pytest.raises(RowError, match=said):
         RowReader(strict, 0, NOW).read(batch)
+
+
+FLAT = pa.schema(
+    [
+        *(("id", pa.int16()), ("at", TIME), ("known", pa.int64()), ("ok", pa.bool_()), ("n", pa.float32())),
+        *(("text", pa.string()), ("raw", pa.binary()), ("then", TIME), ("time", pa.int8())),
+    ]
+)
+flat_rows = st.fixed_dictionaries(
+    {
+        "id": st.integers(-(2**15), 2**15 - 1),
+        "at": moments,
+        "known": st.integers(-(2**62), 2**62),
+        "ok": st.booleans(),
+        "n": st.none() | st.floats(allow_nan=False, width=32),
+        "text": st.text(),
+        "raw": st.binary(),
+        "then": st.none() | moments,
+        "time": st.integers(-128, 127),
+    }
+)
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(flat_rows, min_size=1, max_size=6), st.integers(0, 3))
+def test_rows_without_nulls_stay_columns(given_rows: list[dict[str, Any]], start: int) -> None:
+    """What is made of the columns, and of the other rows, is together what is made of each row."""
+    batch = pa.RecordBatch.from_pylist(given_rows, FLAT)[min(start, len(given_rows) - 1) :]
+    rows = RowReader(OPTIONS, 0, NOW).read(batch)
+    columns, others = rows.divided()
+    found = [(row["id"], row["at"], msgspec.msgpack.encode(row)) for row in (columns or batch[:0]).to_pylist()]
+    if others is not None:
+        found += zip(others.ids, others.timestamps, map(msgspec.msgpack.encode, others.values), strict=True)
+        assert all(None in row.values() for row in others.values)
+    wanted = zip(rows.ids, rows.timestamps, map(msgspec.msgpack.encode, rows.values), strict=True)
+    assert sorted(found) == sorted(wanted)
+    assert columns is None or not any(column.null_count for column in columns.columns)
+
+
+@pytest.mark.parametrize("more", [pa.array([[1], [2]]), pa.array([None, None])], ids=["lists", "nulls"])
+def test_lists_and_nulls_go_by_rows(more: pa.Array) -> None:
+    batch = pa.record_batch({"id": ["a", "b"], "at": [1, 2], "more": more})
+    rows = RowReader(SinkOptions("flights", "id", "at", any_timestamp=True), 0, NOW).read(batch)
+    assert rows.divided() == (None, rows)

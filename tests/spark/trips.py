@@ -44,3 +44,8 @@ trips = mw.Topology("trips")
 trips.source("trips", Trip)
 trips.add(Count("seen"), name="per-trip", inputs={"trips": mw.key("id")}, outputs={"seen": Seen})
 trips.add(Count("cities"), name="per-city", inputs={"trips": mw.key(by_city_and_length)}, outputs={"cities": Seen})
+
+plain_trips = mw.Topology("plain-trips")
+"""Its keys are a column of the rows."""
+plain_trips.source("trips", Trip)
+plain_trips.add(Count("seen"), name="per-trip", inputs={"trips": mw.key("id")}, outputs={"seen": Seen})

@@ -48,18 +48,15 @@ class BatchQuery:
                 verdict.duplicates = range(len(ids))
                 return source
             self.batches[batch] = source
-        distinct = set(ids)
         pending = source.pending.ids
-        if (
-            not below
-            and len(distinct) == len(ids)
-            and distinct.isdisjoint(pending)
-            and distinct.isdisjoint(source.seen)
-        ):
-            pending |= distinct
-            verdict.all_fresh = True
-        else:
-            _check_each(source, below, ids, verdict)
+        if not below and pending.isdisjoint(ids) and source.seen.isdisjoint(ids):
+            known = len(pending)
+            pending.update(ids)
+            if len(pending) - known == len(ids):
+                verdict.all_fresh = True
+                return source
+            pending.difference_update(ids)  # an id is in the delivery twice
+        _check_each(source, below, ids, verdict)
         return source
 
     def commit(self, batch: int, ids: Sequence[bytes]) -> None:

@@ -130,9 +130,22 @@ class BlockingInjector:
             )
         )
 
-    def send_table(self, table: Any, *, timestamp: str, position: int | None = None, partition: str = "") -> None:
+    def send_table(
+        self,
+        table: Any,
+        *,
+        timestamp: str,
+        position: int | None = None,
+        partition: str = "",
+        id_column: str | None = None,
+        batch: BatchOf | None = None,
+    ) -> None:
         """See :meth:`Injector.send_table`."""
-        self._do(self._injector.send_table(table, timestamp=timestamp, position=position, partition=partition))
+        self._do(
+            self._injector.send_table(
+                table, timestamp=timestamp, position=position, partition=partition, id_column=id_column, batch=batch
+            )
+        )
 
     def advance(self, watermark: Timestamp | int) -> None:
         """See :meth:`Injector.advance`."""

@@ -117,19 +117,19 @@ class IdHasher:
 
     def hash_all(self, ids: Iterable[UserId]) -> list[bytes]:
         """Hash each id. UsageError names an id that is empty, or not a str, bytes or int."""
-        return [self._hash(_text(id_)) for id_ in ids]
-
-    def _hash(self, text: bytes) -> bytes:
-        hasher = self._base.copy()
-        hasher.update(text)
-        return hasher.digest()
+        begun, hashes = self._base.copy, list[bytes]()
+        for id_ in ids:
+            hasher = begun()
+            hasher.update(_text(id_))
+            hashes.append(hasher.digest())
+        return hashes
 
 
 def _text(id_: UserId) -> bytes:
-    if isinstance(id_, str):
-        text = id_.encode()
-    elif isinstance(id_, bytes):
+    if isinstance(id_, bytes):
         text = id_
+    elif isinstance(id_, str):
+        text = id_.encode()
     elif isinstance(id_, int) and not isinstance(id_, bool):
         text = b"%d" % id_
     else:

@@ -120,7 +120,16 @@ class Injector(InjectorProcess):
         self._times.check(timestamps, "a record's timestamp")
         await self._admission.send(values, timestamps, ids, positions, partition, batch, keys, encoded=encoded)
 
-    async def send_table(self, table: Any, *, timestamp: str, position: int | None = None, partition: str = "") -> None:
+    async def send_table(
+        self,
+        table: Any,
+        *,
+        timestamp: str,
+        position: int | None = None,
+        partition: str = "",
+        id_column: str | None = None,
+        batch: BatchOf | None = None,
+    ) -> None:
         """Send the rows of a table of Arrow. Returns when all are accepted. It needs the extra ``arrow``.
 
         The records have the table's columns as fields, without the column of timestamps. Columns of texts, bytes,
@@ -139,25 +148,29 @@ class Injector(InjectorProcess):
             table: A table or a record batch of pyarrow, a data frame of pandas or Polars, or what else has the Arrow
                 PyCapsule interface.
             timestamp: The column of timestamps: of a type of timestamps, or integers of microseconds since the epoch.
-            position: The position of the first row in ``partition``. The next rows have the next positions. Without it,
-                each record counts as new, even if it was sent before.
+            position: The position of the first row in ``partition``. The next rows have the next positions. Without it
+                and ``id_column``, each record counts as new, even if it was sent before.
             partition: The partition of the source that positions belong to.
+            id_column: The column of the user's ids: texts, bytes or integers. It stays a field of the records. The ids
+                are unique within the source, or within ``batch`` if that is given.
+            batch: The batch of a query in which the ids are unique.
 
         Raises:
-            UsageError: It is no table, the column of timestamps is missing or has nulls, positions do not rise, or the
-                stream's format is not MessagePack.
+            UsageError: It is no table, the column of timestamps or ids is missing or has nulls, an id is empty,
+                positions do not rise, or the stream's format is not MessagePack.
             ValueEncodeError: A row is not of the stream's type, or a column has no valid values.
             KeyExtractionError: A row has no key.
             TooLargeError: A row or a key is too large.
             InjectorError: The injector has stopped; the error says why.
         """
         self._session.check()
-        whole = plain_table(table, timestamp)
+        whole = plain_table(table, timestamp, id_column)
         self._times.check(times_in(whole), "a record's timestamp")
         if position is not None and whole.num_rows:
             checked_position(checked_position(position) + whole.num_rows - 1)
         for values, timestamps in table_parts(whole, self._tables.most):
-            await self._tables.send(values, timestamps, extremes_of(timestamps)[1], position, partition)
+            newest = extremes_of(timestamps)[1]
+            await self._tables.send(values, timestamps, newest, position, partition, id_column, batch)
             position = None if position is None else position + len(timestamps)
 
     async def send_together(

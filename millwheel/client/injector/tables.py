@@ -16,14 +16,14 @@ from typing import Any, Final
 import msgspec
 
 from millwheel.client.injector.admission import CHUNK_RECORDS, RecordAdmission
-from millwheel.client.injector.ids import IdScope
+from millwheel.client.injector.ids import BatchOf, IdScope
 from millwheel.client.injector.messages import Columns
 from millwheel.client.injector.routing import ConsumerRouting, StreamRouting
 from millwheel.client.injector.session import InjectorSession
 from millwheel.client.injector.settings import InjectorSettings
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.limits import MAX_KEY_BYTES, MAX_VALUE_BYTES
-from millwheel.rpc.column_keys import longest_in
+from millwheel.rpc.column_keys import bytes_in, longest_in
 from millwheel.rpc.columns import SCHEMA_BYTES, RecordColumns, exact, names_bytes, plain_types
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.errors import UsageError, ValueEncodeError
@@ -41,12 +41,13 @@ _PLAIN: Final = frozenset({"bool", "int", "float", "str", "bytes"})
 """The kinds of fields whose values are exactly those of a plain column."""
 
 
-def plain_table(data: Any, timestamp: str) -> Any:
+def plain_table(data: Any, timestamp: str, id_column: str | None = None) -> Any:
     """A table with columns of plain types, as far as that changes no value. The last one has the timestamps.
 
     Args:
         data: A table or a record batch of Arrow, or what has the Arrow PyCapsule interface.
         timestamp: The column of timestamps: of a type of timestamps, or integers of microseconds.
+        id_column: The column of the records' ids, if they have some: texts, bytes or integers.
 
     Raises:
         UsageError: There is no such column, or it has nulls or other values. pyarrow cannot be loaded.
@@ -70,7 +71,23 @@ def plain_table(data: Any, timestamp: str) -> Any:
         # Fractions of a microsecond are cut off. In another unit, what changes is a time beyond the last one: an error.
         cut = times.type.unit == "ns"
         times = _cast(timestamp, times, pa.timestamp("us", times.type.tz), safe=not cut).cast(pa.int64())
-    return _plain(table.drop_columns([timestamp])).append_column(timestamp, times)
+    plain = _plain(table.drop_columns([timestamp]))
+    if id_column is not None:
+        _check_ids(plain, id_column)
+    return plain.append_column(timestamp, times)
+
+
+def _check_ids(table: Any, name: str) -> None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if name not in table.column_names:
+        raise UsageError(f"a table has a column {name!r} of ids beside that of timestamps: {table.column_names}")
+    ids = table.column(name)
+    if not (pa.types.is_integer(ids.type) or ids.type in (pa.string(), pa.binary())) or ids.null_count:
+        raise UsageError(f"column {name!r} has ids: texts, bytes or integers, and no nulls")
+    if not pa.types.is_integer(ids.type) and pc.min(pc.binary_length(ids)).as_py() == 0:
+        raise UsageError(f"column {name!r} has an id that is empty: give each row one that is its own")
 
 
 def _read(data: Any) -> Any:
@@ -177,8 +194,9 @@ class TableAdmission:
         return max(1, min(TABLE_RECORDS, self._settings.limits.window_records // consumers // 2))
 
     async def send(
-        self, values: Any, timestamps: array[int], newest: int, position: int | None, partition: str
-    ) -> None:
+        self, values: Any, timestamps: array[int], newest: int, position: int | None, partition: str,
+        id_column: str | None = None, batch: BatchOf | None = None,
+    ) -> None:  # fmt: skip
         """Send a part of a table.
 
         Args:
@@ -187,6 +205,8 @@ class TableAdmission:
             newest: The largest of them.
             position: The position of the first record in ``partition``. The others follow. None: records without one.
             partition: The partition of the source.
+            id_column: The column of the user's ids, in place of positions.
+            batch: The batch of a query in which these ids are unique.
 
         Raises:
             UsageError: The stream's format is another one than that of a table's rows.
@@ -195,7 +215,8 @@ class TableAdmission:
         _check_values(values)
         count, admission = len(timestamps), self._admission
         positions = None if position is None else range(position, position + count)
-        scope = admission.ids.scope(None, positions, partition, None)
+        ids = None if id_column is None else _id_texts(values.column(id_column))
+        scope = admission.ids.scope(ids, positions, partition, batch)
         sent = False
         async with admission.turns:
             self._session.check()
@@ -204,13 +225,16 @@ class TableAdmission:
                 await admission.wait_for_room(newest, count)
                 self._session.check()
                 if routing is self._session.routing:
-                    self._accept(RecordColumns(values, timestamps, ""), keys, positions, scope)
+                    self._accept(RecordColumns(values, timestamps, ""), keys, ids, positions, scope)
                     sent = True
                     break
         if not sent:
-            await self._send_rows(values, timestamps, positions, partition)
+            await self._send_rows(values, timestamps, ids, positions, partition, batch)
 
-    async def _send_rows(self, values: Any, timestamps: array[int], positions: range | None, partition: str) -> None:
+    async def _send_rows(
+        self, values: Any, timestamps: array[int], ids: list[bytes] | None, positions: range | None, partition: str,
+        batch: BatchOf | None,
+    ) -> None:  # fmt: skip
         """Send records one by one. If one cannot be encoded, the chunks before it are accepted."""
         admission = self._admission
         if (form := self._session.routing.format) not in _IN_MSGPACK:
@@ -222,19 +246,21 @@ class TableAdmission:
         for first in range(0, len(timestamps), CHUNK_RECORDS):
             part = slice(first, first + CHUNK_RECORDS)
             encoded = admission.encoder.rows(_rows_of(values[part]))
+            some_ids = None if ids is None else ids[part]
             some = None if positions is None else positions[part]
-            await admission.send(encoded, timestamps[part], None, some, partition, encoded=True)
+            await admission.send(encoded, timestamps[part], some_ids, some, partition, batch, encoded=True)
 
     def _accept(
-        self, records: RecordColumns, names: Mapping[IncarnationId, str], positions: range | None, scope: IdScope
-    ) -> None:
+        self, records: RecordColumns, names: Mapping[IncarnationId, str], ids: list[bytes] | None,
+        positions: range | None, scope: IdScope,
+    ) -> None:  # fmt: skip
         """Pass records to the core. Nothing is awaited since the look at the routing."""
         admission, count = self._admission, len(records)
         admission.drain()
-        ids = admission.ids.delivery_ids(None, positions, slice(0, count))
+        delivered = admission.ids.delivery_ids(ids, positions, slice(0, count))
         keys = {name: records.keyed(key).keys() for name, key in names.items()}
-        self._session.step(Columns(records, records.timestamps, keys, scope, ids))
-        if positions is None:
+        self._session.step(Columns(records, records.timestamps, keys, scope, delivered))
+        if ids is None and positions is None:
             admission.ids.next += count
 
     def _keys(self, values: Any) -> dict[IncarnationId, str] | None:
@@ -283,6 +309,13 @@ def _rows_of(values: Any) -> list[dict[str, Any]]:
     return rows
 
 
+def _id_texts(column: Any) -> list[bytes]:
+    """The ids of a column as the texts by which they count."""
+    import pyarrow as pa
+
+    return bytes_in(column.cast(pa.string()) if pa.types.is_integer(column.type) else column)
+
+
 def _check_values(values: Any) -> None:
     """Raise ValueEncodeError if a column has values that Arrow does not allow, such as texts that are no UTF-8."""
     import pyarrow as pa
@@ -313,12 +346,22 @@ def _fits(schema: Any, declared: specs.RecordSchema) -> bool:
     if struct.kind != "struct" or (struct.options and any(msgspec.msgpack.decode(struct.options).values())):
         return False
     for field in struct.fields:
-        described = declared.types[field.type]
         if field.name in schema.names:
-            plain = described.kind in _PLAIN and not described.options
+            plain = _is_plain(declared, field.type)
             fits = plain and schema.field(field.name).type == arrow_type(declared, field.type).type
         else:
             fits = field.optional
         if not fits:
             return False
     return True
+
+
+def _is_plain(declared: specs.RecordSchema, number: int) -> bool:
+    """Whether a type takes each value of a plain column: it is such a type itself, or that or None."""
+    described = declared.types[number]
+    if described.options:
+        return False
+    if described.kind != "union":
+        return described.kind in _PLAIN
+    others = [part for part in described.parts if declared.types[part].kind != "none"]
+    return len(others) == 1 and declared.types[others[0]].kind in _PLAIN and not declared.types[others[0]].options

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from millwheel.worker.dedup import BatchIds, Sender
+from millwheel.worker.dedup.batches import BatchQuery
+from millwheel.worker.dedup.results import CheckOutcome, DeliveryVerdict
 from simulation.held_ids import pending_ids, seen_ids
 from tests.worker.dedup.receivers import Copy, ReceiverRules, Record, chosen, keys, subset
 
@@ -65,3 +67,14 @@ class BatchesModel(ReceiverRules):
 
 BatchesModel.TestCase.settings = settings(max_examples=60, stateful_step_count=50)
 TestBatchesExactlyOnce = pytest.mark.guarantee("G1", section="6.1.1")(BatchesModel.TestCase)
+
+
+def test_an_id_that_is_twice_in_a_delivery_is_one_record() -> None:
+    """The first one is fresh. The other one is checked again when that is committed."""
+    query, ids = BatchQuery("q"), [b"a" * 16, b"b" * 16, b"a" * 16]
+    first, second = (DeliveryVerdict(CheckOutcome.JUDGED, 3, ids) for _ in range(2))
+    query.check(0, ids, first)
+    assert (first.all_fresh, first.fresh, first.waiting) == (False, [0, 1], [2])
+    query.commit(0, ids[:2])
+    query.check(0, ids, second)
+    assert list(second.duplicates) == [0, 1, 2]
