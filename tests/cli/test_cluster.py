@@ -57,7 +57,9 @@ async def test_everything_that_is_wrong_is_named_and_exits_1(monkeypatch: pytest
         assert "authority shard 0 at 127.0.0.1:2 does not answer" in shown.out
         event = catalog.EventRecord(kind="worker.left", subject="w2", before="127.0.0.1:3")
         await master.ask(RecordEvent(event))
-        shown = await cli("cluster", "health")
+        async with asyncio.timeout(patience(10)):  # the event comes back from the coordinator
+            while "worker w2" not in shown.out:
+                shown = await cli("cluster", "health")
         (row,) = [line for line in shown.out.splitlines() if line.startswith("worker w2")]
         assert row.split()[2:7] == ["127.0.0.1:3", "stopped", "in", "order", "at"], "it has not come back"
     await coordinator.close()
