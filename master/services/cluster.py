@@ -108,7 +108,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
     ) -> wire.GetClusterHealthResponse:
         """Return the health. ``explaining``: what the authority says of groups, those of injectors among them."""
         known = (await self._replica.term()).catalog
-        response = wire.GetClusterHealthResponse(intervals=_totals(known))
+        response = wire.GetClusterHealthResponse(intervals=_totals(known), format=known.format)
         injected = injected_groups(known)
         store, authorities, holds = await asyncio.gather(
             self._store(),
@@ -228,11 +228,12 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
 
 def _totals(known: Catalog) -> wire.IntervalTotals:
     """Count all intervals that should have an owner: those of running topologies, and those of logs."""
-    incarnations = [log.incarnation for log in known.logs.values()]
+    logs = [log.incarnation for log in known.logs.values()]
+    incarnations = list(logs)
     for record in known.topologies.values():
         if record.state in ACTIVE_STATES:
             incarnations += incarnations_of(record)
-    totals = wire.IntervalTotals()
+    totals = wire.IntervalTotals(logs=sum(len(known.maps[one]) for one in logs if one in known.maps))
     for interval_map in (known.maps[one] for one in incarnations if one in known.maps):
         totals.all += len(interval_map)
         for (worker, registration), intervals in interval_map.owned.items():

@@ -67,13 +67,22 @@ class Reader:
             where: Which records count: they may be those with a number.
 
         Raises:
-            UsageError: The type has no such field. Or what is read may be a text or a collection.
+            UsageError: The type has no such field. Or what is read may be a text, a collection or, without ``where``,
+                None.
         """
         kind = self.type_in(record_type)
-        some = [one in _NO_NUMBERS for one in map(_plain, members(kind)) if one is not type(None)]
+        parts = members(kind)
+        some = [one in _NO_NUMBERS for one in map(_plain, parts) if one is not type(None)]
+        read = (
+            f"agg.{called} takes numbers, but {repr(self.of) if isinstance(self.of, str | Expression) else 'a value'}"
+        )
         if some and (any(some) if where is None else all(some)):
-            read = repr(self.of) if isinstance(self.of, str | Expression) else "a value"
-            raise UsageError(f"agg.{called} takes numbers, but {read} is {type_name(kind)}: name a field of numbers")
+            raise UsageError(f"{read} is {type_name(kind)}: name a field of numbers")
+        if where is None and type(None) in parts:
+            raise UsageError(
+                f"{read} is {type_name(kind)}: leave out the records without a number by where=, or read a function "
+                "that returns a number for them"
+            )
 
     @property
     def get(self) -> Callable[[Any], Any]:

@@ -84,7 +84,9 @@ def plain_health(found: wire.GetClusterHealthResponse) -> dict[str, Plain]:
             "all": found.intervals.all,
             "without_owner": found.intervals.without_owner,
             "with_parents": found.intervals.with_parents,
+            "logs": found.intervals.logs,
         },
+        "format": found.format or None,
         "hot_keys": [
             {
                 "topology": one.topology,
@@ -132,11 +134,14 @@ def _print(found: dict[str, Any]) -> None:
     rows.append(["store", "", _state(store["answers"]), took if store["answers"] else store["error"] or ""])
     print_table(["what", "address", "state", "load"], rows)
     totals = found["intervals"]
+    logs = f" ({totals['logs']:,} of logs)" if totals["logs"] else ""
     print()
     print(
-        f"{totals['all']:,} intervals, {totals['without_owner']:,} without an owner, "
+        f"{totals['all']:,} intervals{logs}, {totals['without_owner']:,} without an owner, "
         f"{totals['with_parents']:,} starting from others"
     )
+    if found["format"]:
+        print(f"cluster format {found['format']}")
 
 
 def _state(answers: bool) -> str:

@@ -63,7 +63,7 @@ def list_computations(
         records = [(await client.get_topology(topology)).topology] if topology else await client.list_topologies()
         intervals = await client.list_intervals(topology, "")
         return [
-            _listed(record.spec.name, spec, [one for one in intervals if _is_of(one, record.spec.name, spec.name)])
+            _listed(record, spec, [one for one in intervals if _is_of(one, record.spec.name, spec.name)])
             for record in records
             for spec in record.spec.computations
         ]
@@ -80,10 +80,13 @@ def _is_of(status: wire.IntervalStatus, topology: str, computation: str) -> bool
     return (status.topology, status.computation) == (topology, computation)
 
 
-def _listed(topology: str, spec: specs.ComputationSpec, intervals: Sequence[wire.IntervalStatus]) -> dict[str, Plain]:
+def _listed(
+    record: catalog.TopologyRecord, spec: specs.ComputationSpec, intervals: Sequence[wire.IntervalStatus]
+) -> dict[str, Plain]:
     loads = [one.load for one in intervals if one.HasField("load")]
     return {
-        "topology": topology,
+        "topology": record.spec.name,
+        "topology_state": state_name(record.state),
         "computation": spec.name,
         "reads": [edge.stream for edge in spec.inputs],
         "writes": list(spec.outputs),
@@ -107,7 +110,8 @@ def _arriving(intervals: Sequence[wire.IntervalStatus]) -> float | None:
 
 
 def _row(one: dict[str, Any]) -> list[object]:
-    notes = [f"{one['blocked_keys']:,} keys blocked by failing hooks"] if one["blocked_keys"] else []
+    notes = [] if one["topology_state"] == "running" else [f"topology is {one['topology_state']}"]
+    notes += [f"{one['blocked_keys']:,} keys blocked by failing hooks"] if one["blocked_keys"] else []
     notes += ["STOPPED by its failure policy"] if one["stopped"] else []
     waiting = one["intervals"] - one["serving"]
     notes += [f"{waiting:,} intervals are not served"] if waiting else []

@@ -67,12 +67,18 @@ def show(
         print_plain(rows, output)
         return
     columns = ("name", "kind", "connector", "parts", "records", "behind", "newest", "state")
-    print_table(columns, [_cells(one, now) for one in rows], "no running topology has a source or a sink")
+    print_table(columns, [_cells(one, now) for one in rows], _none(topology))
     for one in rows:
         if one["error"]:
             print(f"{one['name']}: {one['error']}")
         if one["unlisted"]:
             print(f"{one['name']}: its {_noun(one)}s cannot be listed now: {one['unlisted']}")
+
+
+def _none(topology: str) -> str:
+    """Return what is printed if there are no rows. A stream that ``topology.source`` declares may have injectors."""
+    found = f"topology {topology} has no running connector" if topology else "no running topology has a connector"
+    return f"{found}; what injectors feed is shown by `millwheel injector list`"
 
 
 def first_part(topology: wire.TopologyOverview, one: wire.ComputationOverview) -> wire.ComputationOverview:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib.metadata import entry_points, version
-from importlib.util import find_spec
 from typing import Any, Final, NamedTuple
 
 import typer
 
 from millwheel.cli.connector_rows import show
+from millwheel.cli.extras import is_installed
 from millwheel.cli.options import Output
 from millwheel.cli.output import OutputFormat, print_plain, print_table
 
@@ -54,15 +54,6 @@ BUILT_IN: Final = (
     BuiltIn("write_delta", "sink", "delta"),
     BuiltIn("write_files", "sink", "arrow", "Parquet"),
 )
-_MODULES: Final = {
-    "arrow": ("pyarrow",),
-    "delta": ("deltalake", "pyarrow"),
-    "kafka": ("confluent_kafka",),
-    "mqtt": ("paho",),
-    "postgres": ("psycopg",),
-    "redis": ("redis",),
-}
-"""By extra: the modules that it installs. They are looked for, and not imported."""
 
 app = typer.Typer(
     help="Connectors: sources and sinks that are installed, and those that run.",
@@ -100,7 +91,7 @@ def _built_in() -> Iterator[dict[str, Any]]:
             "import": f"{place}:{function}",
             "extra": one.extra or None,
             "only_for": one.only_for or None,
-            "installed": all(find_spec(name) is not None for name in _MODULES.get(one.extra, ())),
+            "installed": not one.extra or is_installed(one.extra),
         }
 
 

@@ -102,7 +102,8 @@ def start_dev(
         typer.Option(
             "--columns",
             help="Keep tumbling windows of counts, sums, means, least and greatest numbers by columns, about twice as "
-            "fast. It needs openmillwheel[columns], and data of format 3.",
+            "fast. It needs the extra 'columns', and data of format 3. Tables (send_table) are taken by columns with "
+            "the extra 'arrow', too, and data of format 4. --cluster-format raises the format.",
         ),
     ] = False,
     slow_hook_seconds: Annotated[

@@ -13,6 +13,8 @@ from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
 from millwheel.cli.reaching import ask
 from millwheel.client.control import ControlClient
 from millwheel.model.connector_parts import inner_streams
+from millwheel.model.topology_index import LIVE_STATES
+from millwheel.model.wording import state_name
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
@@ -47,16 +49,21 @@ def list_streams(
     if output is not OutputFormat.TABLE:
         print_plain(rows, output)
         return
-    columns = ["stream", "type", "from", "read by", "log"]
+    columns = ["stream", "type", "from", "read by", "log", "notes"]
     print_table(columns, [_row(one) for one in rows], "no streams")
 
 
 def _streams_of(records: Sequence[catalog.TopologyRecord], logs: Collection[str]) -> list[dict[str, Plain]]:
-    """Describe the streams of topologies, each at the topology that it belongs to. ``logs``: those that have a log."""
-    computations = [(one.spec.name, spec) for one in records for spec in one.spec.computations]
+    """Describe the streams of topologies, each at the topology that it belongs to. ``logs``: those that have a log.
+
+    A cancelled topology reads and writes nothing.
+    """
+    live = [one for one in records if one.state in LIVE_STATES]
+    computations = [(one.spec.name, spec) for one in live for spec in one.spec.computations]
     return [
         {
             "topology": record.spec.name,
+            "topology_state": state_name(record.state),
             "stream": stream.name,
             "type": stream.record_type,
             "injected": stream.injected,
@@ -85,4 +92,5 @@ def _row(one: dict[str, Any]) -> list[object]:
         ", ".join([*(["injectors"] if one["injected"] else []), *writers]),
         ", ".join(name.removeprefix(own) for name in one["read_by"]),
         "kept" if one["log"] else "",
+        "" if one["topology_state"] == "running" else f"topology is {one['topology_state']}",
     ]

@@ -447,6 +447,7 @@ def _print_described(
     if times:
         print()
         print_table(["computation", *HOOK_COLUMNS], times)
+        print("calls since the present owners took over; a record that is taken by columns counts as one")
     logged = {log["stream"] for log in described["logs"]}
     streams = [
         (

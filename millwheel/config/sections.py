@@ -225,7 +225,8 @@ class WorkerSection:
     columns: bool = setting(
         False,
         "Keep tumbling windows of counts, sums, means, least and greatest numbers by columns, about twice as fast; "
-        "needs openmillwheel[columns] at each worker, and cluster.format 3 (docs/computations.md).",
+        "needs the extra 'columns' at each worker, and cluster.format 3; for tables also the extra 'arrow', and "
+        "cluster.format 4 (docs/computations.md).",
     )
     slow_hook_seconds: float = setting(
         1.0,

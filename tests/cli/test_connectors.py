@@ -64,7 +64,7 @@ def test_each_connector_of_the_library_is_listed() -> None:
 
 
 def test_a_missing_extra_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millwheel.cli.connectors.find_spec", lambda name: None if name == "redis" else object())
+    monkeypatch.setattr("millwheel.cli.extras.find_spec", lambda name: None if name == "redis" else object())
     lines = CliRunner().invoke(app, ["list"]).stdout.splitlines()
     (redis,) = (line for line in lines if line.startswith("redis.source"))
     assert redis.endswith("redis: install openmillwheel[redis]")

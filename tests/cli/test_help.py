@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import typer
+from rich.text import Text
 
 from millwheel.cli.main import app
 
@@ -31,6 +32,17 @@ def test_every_argument_and_option_is_explained() -> None:
         if not parameter.help and not getattr(parameter, "hidden", False)
     ]
     assert silent == []
+
+
+def test_helps_show_their_brackets() -> None:
+    """Regression: what stands in brackets is taken for markup, so `openmillwheel[columns]` lost its extra."""
+    lost = [
+        f"{path}: {text}"
+        for path, command in commands(typer.main.get_command(app))
+        for text in (command.help or "", *(getattr(one, "help", "") or "" for one in command.params))
+        if Text.from_markup(text).plain != text
+    ]
+    assert lost == []
 
 
 def test_helps_speak_of_what_is_in_plain_words() -> None:

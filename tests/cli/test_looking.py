@@ -161,6 +161,7 @@ async def test_a_topology_is_described_with_its_late_records(server: Server) -> 
     said = "late records since the present owners took over: count 1 late, of which 0 had no effect"
     while said not in (answer := await run_cli(server.address, "topology", "describe", "words")).out:
         assert asyncio.get_running_loop().time() < until, answer.out
+    assert "\ncalls since the present owners took over; " in answer.out
     shown = await run_cli(server.address, "topology", "describe", "words", "-o", "json")
     (count,) = json.loads(shown.out)["computations"]
     assert (count["late"], count["dropped"]) == (1, 0)

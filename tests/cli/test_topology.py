@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from millwheel.cli.extras import EXTRAS, is_installed
 from millwheel.store.memory import MemoryStore
 from tests.coordination.memory import MemoryCoordinator
 from tests.house.tree import pyproject
@@ -214,7 +215,20 @@ async def test_a_wrong_command_line_exits_2() -> None:
 async def test_the_version_is_shown_as_text_and_json() -> None:
     cli, version = Cli("127.0.0.1:1"), pyproject()["project"]["version"]
     assert (await cli("version")).out.startswith(f"millwheel {version} (Python 3.")
-    assert json.loads((await cli("version", "-o", "json")).out)["millwheel"] == version
+    found = json.loads((await cli("version", "-o", "json")).out)
+    assert found["millwheel"] == version
+    assert "columns" in found["extras"]
+    assert f"\nextras: {', '.join(found['extras'])}\n" in (await cli("version")).out
+
+
+def test_all_extras_are_looked_for() -> None:
+    assert set(EXTRAS) == set(pyproject()["project"]["optional-dependencies"]) - {"demo", "dev"}
+
+
+def test_an_extra_without_its_modules_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(EXTRAS, "kafka", ("no_such_module",))
+    monkeypatch.setitem(EXTRAS, "otel", ("no_such_module.sdk",))
+    assert [is_installed(extra) for extra in ("columns", "kafka", "otel")] == [True, False, False]
 
 
 async def test_submit_that_waits_names_what_does_not_run_and_exits_4(cli: Cli) -> None:

@@ -158,7 +158,39 @@ def test_an_aggregate_of_numbers_takes_no_text(kind: str) -> None:
         keyed.window(windows.tumbling(HOUR)).aggregate("out", make("text", *more))
     with pytest.raises(mw.UsageError, match=rf"agg.{kind} takes numbers, but 'text' is str"):
         keyed.aggregate("out", n=make("text", *more))
-    keyed.aggregate("numbers", n=make("number", *more), maybe=make("maybe", *more))
+    keyed.aggregate("numbers", n=make("number", *more))
+
+
+def maybe_of(item: Item) -> int | None:
+    return item.maybe
+
+
+@pytest.mark.parametrize("kind", ["sum", "mean", "variance", "quantile", "histogram"])
+def test_an_aggregate_of_numbers_takes_none_only_by_where(kind: str) -> None:
+    """Regression: it was submitted, and its hook failed for ever at the first None."""
+    make: Any = getattr(agg, kind)
+    more: tuple[Any, ...] = {"quantile": (0.5,), "histogram": ([1, 2],)}.get(kind, ())
+    keyed = mw.Topology("t").source("items", Item).key_by("id")
+    advice = "leave out the records without a number by where="
+    with pytest.raises(mw.UsageError, match=rf"agg.{kind} takes numbers, but 'maybe' is int . None: {advice}"):
+        keyed.window(windows.tumbling(HOUR)).aggregate("out", n=make("maybe", *more))
+    with pytest.raises(mw.UsageError, match=rf"agg.{kind} takes numbers, but a value is int . None: {advice}"):
+        keyed.aggregate("out", n=make(maybe_of, *more))
+    keyed.aggregate(
+        "numbers",
+        some=make("maybe", *more, where=lambda item: item.maybe is not None),
+        all=make(lambda item: item.maybe or 0, *more),
+    )
+
+
+def test_the_least_and_greatest_leave_out_none() -> None:
+    topology = mw.Topology("t")
+    keyed = topology.source("items", Item).key_by("id")
+    keyed.aggregate("ends", low=agg.min("maybe"), high=agg.max("maybe"))
+    harness = TopologyHarness(topology)
+    for maybe in (None, 3, None, 5):
+        harness.send("items", Item("a", "", maybe=maybe), mw.Timestamp(1_700_000_000_000_000))
+    assert [(one.low, one.high) for one in harness.values("ends")] == [(None, None), (3, 3), (3, 5)]
 
 
 @pytest.mark.parametrize("keep", [None, HOUR])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from millwheel.model.catalog import Catalog, OwnedInterval, code_of
-from millwheel.model.formats import COLUMNS, RESULT_COLUMNS
+from millwheel.model.formats import COLUMNS, POSITION_RANGES, RESULT_COLUMNS
 from millwheel.model.incarnation import injector_group
 from millwheel.model.interval_map import interval_from_proto
 from millwheel.model.keys import interval_text
@@ -173,10 +173,13 @@ class Builder:
         if not self._warned:
             self._warned = True
             log.warning(
-                "worker.columns has no effect: the cluster has format %d, and windows by columns need %d. Raise "
-                "cluster.format (docs/upgrading.md). Intervals take it up when they are opened again.",
+                "worker.columns (start-dev: --columns) has no effect: the cluster has format %d, windows by columns "
+                "need %d, and tables by columns %d. Raise cluster.format (start-dev: --cluster-format) to %d "
+                "(docs/upgrading.md). Intervals take it up when they are opened again.",
                 self._catalog.format,
                 COLUMNS,
+                POSITION_RANGES,
+                POSITION_RANGES,
             )
 
     def _draining(self, owned: OwnedInterval, spec: topology.ComputationSpec) -> Built:

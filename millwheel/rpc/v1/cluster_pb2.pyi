@@ -180,6 +180,9 @@ class GetClusterHealthResponse(_message.Message):
     PROBLEMS_FIELD_NUMBER: _builtins.int
     PROBLEM_DETAILS_FIELD_NUMBER: _builtins.int
     DEPARTED_FIELD_NUMBER: _builtins.int
+    FORMAT_FIELD_NUMBER: _builtins.int
+    format: _builtins.int
+    """The cluster's format. 0: the leader is of a version that does not say it."""
     @_builtins.property
     def masters(self) -> _containers.RepeatedCompositeFieldContainer[Global___MasterHealth]: ...
     @_builtins.property
@@ -218,10 +221,11 @@ class GetClusterHealthResponse(_message.Message):
         problems: _abc.Iterable[_builtins.str] | None = ...,
         problem_details: _abc.Iterable[Global___HealthProblem] | None = ...,
         departed: _abc.Iterable[Global___DepartedWorker] | None = ...,
+        format: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["intervals", b"intervals", "store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["authorities", b"authorities", "departed", b"departed", "hot_keys", b"hot_keys", "intervals", b"intervals", "masters", b"masters", "problem_details", b"problem_details", "problems", b"problems", "store", b"store", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authorities", b"authorities", "departed", b"departed", "format", b"format", "hot_keys", b"hot_keys", "intervals", b"intervals", "masters", b"masters", "problem_details", b"problem_details", "problems", b"problems", "store", b"store", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -445,21 +449,25 @@ class IntervalTotals(_message.Message):
     ALL_FIELD_NUMBER: _builtins.int
     WITHOUT_OWNER_FIELD_NUMBER: _builtins.int
     WITH_PARENTS_FIELD_NUMBER: _builtins.int
+    LOGS_FIELD_NUMBER: _builtins.int
     all: _builtins.int
     without_owner: _builtins.int
     """The number of intervals that need an owner and have none."""
     with_parents: _builtins.int
     """The number of intervals that came from a split or merge and still need their parents' journals."""
+    logs: _builtins.int
+    """The intervals of logs, which are among all."""
     def __init__(
         self,
         *,
         all: _builtins.int = ...,
         without_owner: _builtins.int = ...,
         with_parents: _builtins.int = ...,
+        logs: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "with_parents", b"with_parents", "without_owner", b"without_owner"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "logs", b"logs", "with_parents", b"with_parents", "without_owner", b"without_owner"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
