@@ -30,6 +30,8 @@ class BlockingInjector:
     Each call does what the Injector's call does, and blocks until it is done. Calls may come from any thread. The
     object belongs to the operating system process that created it. It cannot be pickled or used after a fork: create
     one in each task.
+
+    It has many methods, because it has those of Injector, and its counts.
     """
 
     def __init__(

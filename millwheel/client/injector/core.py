@@ -392,10 +392,9 @@ class InjectorCore:
             array("Q", ids)
         except (TypeError, OverflowError) as error:
             raise UsageError(f"positions of {scope.name!r} are whole numbers of 0 to 2^64 - 1: {error}") from error
-        if ids[0] <= before:
-            raise falling(scope, ids[0], before)
-        if not all(map(lt, ids, ids[1:])):
-            raise next(falling(scope, after, one) for one, after in pairwise(ids) if after <= one)
+        if ids[0] <= before or not all(map(lt, ids, ids[1:])):
+            one, after = next((one, after) for one, after in pairwise((before, *ids)) if after <= one)
+            raise falling(scope, after, one)
 
     def _on_routing(self, routing: StreamRouting, now: int) -> list[InjectorEffect]:
         """Replace the routing. A routing that is older than the current one is ignored."""
