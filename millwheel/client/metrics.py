@@ -30,6 +30,7 @@ _INJECTOR_COUNTERS: Final[dict[str, tuple[str, str]]] = {
     "acks": ("ACKs of records, one for each record and consumer", ""),
     "late_records": ("Records that were behind the published watermark", ""),
     "resent_records": ("Records of deliveries that were sent again, one for each consumer", ""),
+    "table_records": ("Records of tables that an injector has taken, by columns or by rows", "form"),
     "refused_deliveries": ("Deliveries that a worker has refused. The injector keeps the records", "reason"),
     "blocked_seconds": ("Seconds in which at least one call waited until records are taken", "cause"),
 }

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-__all__ = ["NEXT_NOTICE_SECONDS", "wait_notices"]
+__all__ = ["wait_notices"]
 
 _FIRST_NOTICE_SECONDS: Final = 3.0
 """Seconds until the first notice. A shorter wait gets none."""
 
-NEXT_NOTICE_SECONDS: Final = 30.0
+_NEXT_NOTICE_SECONDS: Final = 30.0
 """Seconds from one notice to the next."""
 
 
@@ -40,7 +40,7 @@ def wait_notices(
     say: Callable[[str], object],
     *,
     first: float = _FIRST_NOTICE_SECONDS,
-    again: float = NEXT_NOTICE_SECONDS,
+    again: float = _NEXT_NOTICE_SECONDS,
 ) -> Iterator[None]:
     """Call ``say`` after ``first`` seconds in the block, then every ``again`` seconds.
 

@@ -23,6 +23,7 @@ from millwheel.client.injector.messages import (
     WatermarkDeclared,
 )
 from millwheel.client.injector.room_waits import RoomCause, RoomWaits
+from millwheel.client.injector.table_forms import TableCounts
 from millwheel.client.measured import ClientLabels, MeasuredClients, Readings
 from millwheel.client.subscription.measures import SubscriptionMeasures
 from tests.injectors.test_core import ACKED, FULL, NOT_OWNER, add, one, opened, routing, sends, step
@@ -55,7 +56,7 @@ def test_the_waits_of_several_calls_count_once() -> None:
 
 def test_an_injector_counts_what_its_core_does() -> None:
     core = opened(of=routing(one(), one(name="d")), watermark=60)
-    measures = InjectorMeasures(core, RoomWaits(), publishes=True)
+    measures = InjectorMeasures(core, RoomWaits(), TableCounts(), publishes=True)
     first, second = sends(add(core, [1, 2], at=50))
     assert measures.labels == ("s", "p")
     assert measures.gauges()["unacked_records", ""] == 4
@@ -73,6 +74,8 @@ def test_an_injector_counts_what_its_core_does() -> None:
         ("late_records", ""): 2,
         ("acks", ""): 1,
         ("resent_records", ""): 6,
+        ("table_records", "columns"): 0,
+        ("table_records", "rows"): 0,
         ("refused_deliveries", "full"): 1,
         ("refused_deliveries", "not_owner"): 1,
         ("blocked_seconds", "window"): 0.0,
@@ -83,12 +86,12 @@ def test_an_injector_counts_what_its_core_does() -> None:
 
 def test_the_data_lag_is_that_of_a_watermark_that_should_rise() -> None:
     core = opened()
-    measures = InjectorMeasures(core, RoomWaits(), publishes=True, now=lambda: 9_000_000)
+    measures = InjectorMeasures(core, RoomWaits(), TableCounts(), publishes=True, now=lambda: 9_000_000)
     assert ("watermark_timestamp_seconds", "") not in measures.gauges(), "nothing is declared"
     step(core, WatermarkDeclared(2_000_000))
     assert measures.gauges()["watermark_timestamp_seconds", ""] == 2.0
     assert measures.gauges()["data_lag_seconds", ""] == 7.0
-    task = InjectorMeasures(core, RoomWaits(), publishes=False)
+    task = InjectorMeasures(core, RoomWaits(), TableCounts(), publishes=False)
     assert ("data_lag_seconds", "") not in task.gauges(), "another process publishes"
     step(core, IdleDeclared())
     assert measures.gauges()["watermark_timestamp_seconds", ""] == 2.0

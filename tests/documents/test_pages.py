@@ -79,7 +79,7 @@ NOT_RUN = {
     "pipx run twine upload dist/*.tar.gz dist/*-none-any.whl": RELEASES,
     "make install": INSTALLS,
     "make install && source .venv/bin/activate": INSTALLS,
-    "pip install '.[arrow]'": INSTALLS,
+    "pip install '.[arrow,columns]' pandas": INSTALLS,
     "pip install '.[spark]'": INSTALLS,
     'python compile_spark.py $(python -c "import pyspark; print(pyspark.__path__[0])")/python/lib/*.zip': (
         "it changes the installation: tests/spark/test_first_batch.py tries it"
@@ -121,7 +121,6 @@ WITH_SERVER = ("zeitgeist.py", "millwheel server start-dev", "millwheel topology
 
 CONTINUES = (
     "docs/http.md",
-    "docs/arrow.md",
     "docs/injectors.md",
     "docs/lookups.md",
     "docs/snapshots.md",

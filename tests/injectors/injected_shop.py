@@ -22,6 +22,14 @@ class Note(Order):
     note: str | None = None
 
 
+class Sold(msgspec.Struct):
+    """A record with a field that may be null."""
+
+    symbol: str
+    price: float
+    fee: float | None = None
+
+
 class Echo(mw.Computation[Order, int]):
     """Numbers each customer's orders, and passes them on."""
 
@@ -130,6 +138,10 @@ sums.add(
     inputs={"orders": mw.key("customer")},
     outputs={"sold": windows.Result[int | float]},
 )
+
+sales = mw.Topology("sales")
+sales.source("sold", Sold)
+sales.add(Loose, inputs={"sold": mw.key("symbol")})
 
 two_phases = mw.Topology("two-phases")
 two_phases.source("orders", Order)

@@ -33,6 +33,10 @@ def work(address: str) -> None:
             injector.send(ORDERS[number], timestamp=TIMES[number], position=number, partition="p")
         injector.flush()
         assert injector.acknowledged("p") == 2_500
+        assert (injector.accepted, injector.unacked, injector.known, injector.late) == (2_500, 0, 0, 0)
+        assert (injector.by_columns, injector.by_rows) == (300, 0)
+        assert injector.acks == 2_500
+        assert (injector.stall, injector.unreachable, injector.failure) == ("", "", None)
         injector.advance(5)
         assert injector.watermark == 5
         injector.idle()
@@ -40,6 +44,7 @@ def work(address: str) -> None:
             pickle.dumps(injector)
         injector.finish()
         assert injector.watermark == MAX_TIMESTAMP
+    assert (injector.accepted, injector.late, injector.acknowledged("p")) == (2_500, 0, 2_500), "they stay"
     with pytest.raises(InjectorClosedError, match="use `with`"):
         injector.send(ORDERS[0], timestamp=1)
     assert not [thread for thread in threading.enumerate() if thread.name == "millwheel-injector"]

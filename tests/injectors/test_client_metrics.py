@@ -7,6 +7,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import pyarrow as pa
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -48,6 +49,7 @@ async def test_metrics_show_what_was_sent_received_and_acked(server: DevServer, 
             await injector.flush()
             consumers = len(session_of(injector).routing.consumers)
             assert sent("sent_records_total") == 100
+            assert sent("table_records_total", form="columns") == sent("table_records_total", form="rows") == 0
             assert sent("acks_total") == 100 * consumers
             assert sent("unacked_records") == sent("unacked_bytes") == sent("failed") == 0
             assert sent("watermark_timestamp_seconds") == 2.0
@@ -71,6 +73,20 @@ async def test_metrics_show_what_was_sent_received_and_acked(server: DevServer, 
         assert received("acked_records_total") == 60
         assert received("unacked_records") == 0
         assert received("lag_records") == 40
+
+
+async def test_metrics_show_how_tables_were_sent(server: DevServer, submit: Submit) -> None:
+    await submit("shop")
+    registry = CollectorRegistry()
+    register_metrics(registry)
+    columns = {"user": [one.customer for one in ORDERS], "number": [one.number for one in ORDERS], "at": TIMES}
+    async with Injector("orders", address=server.address, process="tables") as injector:
+        await injector.send_table(pa.table(columns), timestamp="at")
+        await injector.send_table(pa.table({**columns, "more": [None] * 100}).slice(0, 30), timestamp="at")
+    labels = {"stream": "shop/orders", "process": "tables"}
+    name = "millwheel_injector_table_records_total"
+    counts = [registry.get_sample_value(name, {**labels, "form": form}) for form in ("columns", "rows")]
+    assert counts == [100, 30]
 
 
 async def test_a_throttled_injector_counts_the_time_of_its_wait(server: DevServer, submit: Submit) -> None:

@@ -11,7 +11,7 @@ from millwheel.cli.progress import InjectionProgress, ProgressText
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector, NotAckedError
 from millwheel.client.injector.routing import Route
-from millwheel.client.injector.stalls import AckWatch
+from millwheel.client.injector.stalls import AckWatch, ReasonLog
 from millwheel.server.dev_server import DevServer, DevSettings, running
 from tests.injectors.conftest import Submit, submit_to
 from tests.injectors.inside import explained, session_of
@@ -31,6 +31,19 @@ def test_a_stall_watch_distinguishes_silence_and_a_stuck_record() -> None:
         assert not watch.missing(now, acked=now, oldest=0, unacked=4)
     assert watch.missing(169, acked=999, oldest=0, unacked=4)
     assert not watch.missing(170, acked=999, oldest=7, unacked=4)
+
+
+def test_the_same_reason_is_logged_once_a_minute() -> None:
+    reasons = ReasonLog()
+    assert reasons.due(0, "t/c has not ACKed 2,000 records: next attempt in 8.6 s")
+    assert not reasons.due(5, "t/c has not ACKed 1,999 records: next attempt in 3 s"), "other numbers, the same reason"
+    assert reasons.due(10, "interval t/d is paused")
+    assert not reasons.due(59, "t/c has not ACKed 7 records: next attempt in 3 s")
+    assert reasons.due(60, "t/c has not ACKed 7 records: next attempt in 3 s")
+    assert not reasons.due(69, "interval t/d is paused")
+    assert reasons.due(70, "interval t/d is paused")
+    assert all(reasons.due(71, f"another reason {'x' * number}") for number in range(1_000))
+    assert reasons.due(72, "interval t/d is paused"), "only the newest ones are kept"
 
 
 def test_progress_rewrites_its_line_on_a_terminal_only() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -179,11 +181,16 @@ async def test_a_key_that_code_computes_goes_row_by_row(server: DevServer, submi
 
 
 async def test_a_worker_without_pyarrow_gets_rows(
-    server: DevServer, submit: Submit, sent: list[int], monkeypatch: pytest.MonkeyPatch
+    server: DevServer,
+    submit: Submit,
+    sent: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(delivery_service, "has_columns", lambda: False)
     await submit("shop")
     await send(server, pa.table(COLUMNS))
+    assert [one[0] for one in told(caplog) if "without the extra arrow" in one[1]] == ["WARNING"]
     check_once(await everything(server.address, "echo"), ORDERS)
     assert sent, "the worker has answered that it reads none"
 
@@ -383,3 +390,100 @@ def test_many_columns_make_parts_of_few_rows(name: str) -> None:
     table = pa.table({f"{name}-{one}": [True] * 2_000 for one in range(200)} | {"at": range(2_000)})
     parts = list(table_parts(plain_table(table, "at")))
     assert max(len(times) for _, times in parts) < 1_000
+
+
+SOLD = {"symbol": ["a"] * 1_500, "price": [1.5] * 1_500, "fee": [1] * 1_500, "at": TIMES[:1_500]}
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    """The levels and texts about tables in the log."""
+    return [(one.levelname, one.getMessage()) for one in caplog.records if "table" in one.getMessage()]
+
+
+@pytest.mark.parametrize(
+    ("more", "level", "why"),
+    [
+        ({"note": pa.array([None, "x"] * 750)}, "WARNING", r"column 'note' has nulls.*columns: leave the column out"),
+        ({"fee": pa.array([None, 2] * 750)}, "INFO", r"column 'fee' has nulls\. It has the same effect"),
+        ({"fee": pa.array([1.0] * 1_500)}, "INFO", r"field 'fee' of the stream's type may be None"),
+        ({"price": pa.array([1] * 1_500)}, "WARNING", r"column 'price' is of type int64.*cast it to double"),
+    ],
+    ids=["undeclared", "nulls", "optional", "width"],
+)
+async def test_a_table_by_rows_says_why_once(
+    server: DevServer, submit: Submit, caplog: pytest.LogCaptureFixture, more: dict[str, Any], level: str, why: str
+) -> None:
+    caplog.set_level("INFO", "millwheel.client")
+    await submit("sales")
+    table = pa.table({**SOLD, **more})
+    limits = InjectorSettings(limits=Limits(window_records=400))  # so there are several parts
+    async with Injector("sold", address=server.address, settings=limits) as injector:
+        await injector.send_table(table, timestamp="at")
+        await injector.send_table(table, timestamp="at")
+        assert (injector.by_rows, injector.by_columns) == (3_000, 0)
+    found = [one for one in told(caplog) if "goes by rows" in one[1]]
+    assert [one[0] for one in found] == [level]
+    assert re.search(why, found[0][1]), found
+
+
+async def test_undeclared_columns_are_said_once(
+    server: DevServer, submit: Submit, caplog: pytest.LogCaptureFixture
+) -> None:
+    await submit("shop")
+    async with Injector("orders", address=server.address) as injector:
+        for _ in range(2):
+            await injector.send_table(pa.table({**COLUMNS, "more": COLUMNS["user"]}), timestamp="at")
+        assert (injector.by_rows, injector.by_columns) == (0, 5_000)
+    ((level, text),) = told(caplog)
+    assert (level, "no fields of Order, which ignores them: 'more'" in text) == ("WARNING", True)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "why"),
+    [
+        ("price", pa.array([1.5] * 1_203 + [None] * 297), "fillna"),
+        ("price", pa.array([Decimal("1.5")] * 1_203 + [Decimal("2.5")] * 297), "astype"),
+        ("symbol", pa.array(["a"] * 1_203 + [None] * 297), "is null in this row"),
+        ("more", pa.array([0] * 1_203 + [1 << 62] * 297, pa.timestamp("s")), "no value of Python"),
+    ],
+    ids=["null", "decimal", "key", "year"],
+)
+async def test_an_error_names_the_row_and_what_helps(
+    server: DevServer, submit: Submit, column: str, values: Any, why: str
+) -> None:
+    await submit("sales")
+    row = 0 if why == "astype" else 1_203
+    async with Injector("sold", address=server.address) as injector:
+        table = pa.table({**SOLD, column: values})
+        with pytest.raises((ValueEncodeError, KeyExtractionError)) as raised:
+            await injector.send_table(table, timestamp="at", position=7, partition="p")
+        assert f"row {row} of the table (counted from 0, position {row + 7} of partition 'p'): " in str(raised.value)
+        assert why in str(raised.value)
+        before = f"The {row:,} rows before it are sent" if row else "No row is sent"
+        assert str(raised.value).endswith(before)
+        assert injector.accepted == injector.by_rows == row
+        await injector.flush()
+        assert injector.acknowledged("p") == (row + 7 if row else None)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        ([{"user": "a", "at": 1}], "no list; `pyarrow.Table.from_pylist` makes one of a list of dicts"),
+        (pa.table({"user": ["a"]}), r"no column 'at' for timestamps: its columns are \['user'\]"),
+        (pa.table({"at": [1]}), "no column besides 'at'"),
+        (pa.table({"user": ["a"], "at": [1.0]}), "column 'at' is of type double: it must have timestamps"),
+        (pa.table({"user": ["a"] * 3, "at": [1, None, None]}), "'at' has 2 nulls, the first in row 1 counted from 0"),
+    ],
+)
+def test_an_unfit_table_says_what_it_lacks(data: Any, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        plain_table(data, "at")
+
+
+async def test_positions_that_fall_say_what_to_do(server: DevServer, submit: Submit) -> None:
+    await submit("shop")
+    async with Injector("orders", address=server.address) as injector:
+        await injector.send_table(pa.table(COLUMNS), timestamp="at", position=0, partition="late")
+        with pytest.raises(UsageError, match=r"in partition 'late' must rise .* 0 came after 2499.*a new injector"):
+            await injector.send_table(pa.table(COLUMNS), timestamp="at", position=0, partition="late")

@@ -25,7 +25,7 @@ from millwheel.client.injector.session import InjectorSession
 from millwheel.client.injector.settings import InjectorSettings
 from millwheel.client.injector.unacked import SentRecords
 from millwheel.model.incarnation import IncarnationId
-from millwheel.sdk.errors import MillwheelError
+from millwheel.sdk.errors import KeyExtractionError, MillwheelError, TooLargeError, ValueEncodeError
 from millwheel.sdk.topology import TopologyGraph
 
 __all__ = ["CHUNK_BYTES", "CHUNK_RECORDS", "RecordAdmission", "SendTurns"]
@@ -40,7 +40,8 @@ CHUNK_BYTES: Final = 1 << 20
 class _SendCall:
     """A call to send records.
 
-    ``scope``: in which their ids are unique. ``fetches``: how many fetches of the routing had begun.
+    ``scope``: in which their ids are unique. ``fetches``: how many fetches of the routing had begun. ``refused`` is
+    called with the index of a refused record, and its error, before that is raised.
     """
 
     values: Sequence[Any]
@@ -51,6 +52,7 @@ class _SendCall:
     keys: GivenKeys | None
     encoded: bool
     fetches: int
+    refused: Callable[[int, MillwheelError], object] | None = None
 
 
 class SendTurns:
@@ -138,11 +140,15 @@ class RecordAdmission:
         keys: GivenKeys | None = None,
         *,
         encoded: bool = False,
+        refused: Callable[[int, MillwheelError], object] | None = None,
     ) -> None:
-        """Send records, given as columns of equal length. See :meth:`Injector.send_many`."""
+        """Send records, given as columns of equal length. See :meth:`Injector.send_many`.
+
+        ``refused`` is called with the index of a refused record, and its error, before that is raised.
+        """
         scope = self.ids.scope(ids, positions, partition, batch)
         fetches = self._session.follower.fetches.begun
-        call = _SendCall(values, timestamps, ids, positions, scope, keys, encoded, fetches)
+        call = _SendCall(values, timestamps, ids, positions, scope, keys, encoded, fetches, refused)
         self.drain()
         start = 0
         if not self.turns.calls and self.keying.local(self._session.routing):
@@ -171,7 +177,12 @@ class RecordAdmission:
             end = await self._room_for(call, start, min(start + CHUNK_RECORDS, count))
             if not in_turn and not self.keying.local(self._session.routing):
                 break
-            accepted = await self._accept(call, start, end, in_turn=in_turn)
+            try:
+                accepted = await self._accept(call, start, end, in_turn=in_turn)
+            except (ValueEncodeError, KeyExtractionError, TooLargeError) as error:
+                if call.refused is not None:
+                    call.refused(start, error)
+                raise
             if accepted == start and not in_turn:
                 break
             start = accepted

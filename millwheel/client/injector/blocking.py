@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar
@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 from millwheel.client.background import BackgroundLoop, LoopStoppedError
 from millwheel.client.control import DEFAULT_ADDRESS
 from millwheel.client.injector.encoding import GivenKeys
-from millwheel.client.injector.errors import InjectorClosedError
+from millwheel.client.injector.errors import InjectorClosedError, InjectorError
 from millwheel.client.injector.ids import BatchOf, UserId
 from millwheel.client.injector.injector import Injector
 from millwheel.client.injector.settings import InjectorSettings
@@ -30,6 +30,8 @@ class BlockingInjector:
     Each call does what the Injector's call does, and blocks until it is done. Calls may come from any thread. The
     object belongs to the operating system process that created it. It cannot be pickled or used after a fork: create
     one in each task.
+
+    It has many methods, because it has those of Injector, and its counts.
     """
 
     def __init__(
@@ -167,13 +169,11 @@ class BlockingInjector:
         """See :meth:`Injector.finish`."""
         self._do(self._injector.finish(timeout))
 
+    # What it has counted, and how it is. It may also be asked when the injector is closed.
+
     def acknowledged(self, partition: str = "") -> int | None:
         """See :meth:`Injector.acknowledged`."""
-
-        async def ask() -> int | None:
-            return self._injector.acknowledged(partition)
-
-        return self._do(ask())
+        return self._read(lambda: self._injector.acknowledged(partition))
 
     @property
     def watermark(self) -> Timestamp:
@@ -184,6 +184,67 @@ class BlockingInjector:
     def sequencer(self) -> int:
         """See :attr:`Injector.sequencer`."""
         return self._injector.sequencer
+
+    @property
+    def accepted(self) -> int:
+        """See :attr:`Injector.accepted`."""
+        return self._read(lambda: self._injector.accepted)
+
+    @property
+    def acks(self) -> int:
+        """See :attr:`Injector.acks`."""
+        return self._read(lambda: self._injector.acks)
+
+    @property
+    def unacked(self) -> int:
+        """See :attr:`Injector.unacked`."""
+        return self._read(lambda: self._injector.unacked)
+
+    @property
+    def late(self) -> int:
+        """See :attr:`Injector.late`."""
+        return self._read(lambda: self._injector.late)
+
+    @property
+    def known(self) -> int:
+        """See :attr:`Injector.known`."""
+        return self._read(lambda: self._injector.known)
+
+    @property
+    def by_columns(self) -> int:
+        """See :attr:`Injector.by_columns`."""
+        return self._injector.by_columns
+
+    @property
+    def by_rows(self) -> int:
+        """See :attr:`Injector.by_rows`."""
+        return self._injector.by_rows
+
+    @property
+    def stall(self) -> str:
+        """See :attr:`Injector.stall`."""
+        return self._injector.stall
+
+    @property
+    def unreachable(self) -> str:
+        """See :attr:`Injector.unreachable`."""
+        return self._read(lambda: self._injector.unreachable)
+
+    @property
+    def failure(self) -> InjectorError | None:
+        """See :attr:`Injector.failure`."""
+        return self._injector.failure
+
+    def _read(self, what: Callable[[], T]) -> T:
+        """Read what the thread changes: in that thread while it runs."""
+
+        async def read() -> T:
+            return what()
+
+        try:
+            return self._do(read())
+        except InjectorClosedError:
+            return what()
 
     def _do(self, call: Coroutine[Any, Any, T]) -> T:
         if os.getpid() != self._pid:

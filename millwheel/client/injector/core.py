@@ -15,6 +15,7 @@ from __future__ import annotations
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from operator import lt
 from typing import Any, assert_never
 
@@ -26,7 +27,7 @@ from millwheel.client.injector.errors import (
     RecordsLeftError,
     StreamDrainingError,
 )
-from millwheel.client.injector.ids import IdKind, IdScope
+from millwheel.client.injector.ids import IdKind, IdScope, falling
 from millwheel.client.injector.messages import (
     Columns,
     Connect,
@@ -392,11 +393,8 @@ class InjectorCore:
         except (TypeError, OverflowError) as error:
             raise UsageError(f"positions of {scope.name!r} are whole numbers of 0 to 2^64 - 1: {error}") from error
         if ids[0] <= before or not all(map(lt, ids, ids[1:])):
-            raise UsageError(
-                f"positions of {scope.name!r} must rise from record to record: {ids[0]} came after {before}"
-                if ids[0] <= before
-                else f"positions of {scope.name!r} must rise from record to record"
-            )
+            one, after = next((one, after) for one, after in pairwise((before, *ids)) if after <= one)
+            raise falling(scope, after, one)
 
     def _on_routing(self, routing: StreamRouting, now: int) -> list[InjectorEffect]:
         """Replace the routing. A routing that is older than the current one is ignored."""

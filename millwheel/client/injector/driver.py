@@ -32,7 +32,6 @@ from millwheel.rpc.deliveries import answered_tokens, encode_delivery
 from millwheel.rpc.delivery_connection import DeliveryConnection
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
-from millwheel.rpc.waiting import NEXT_NOTICE_SECONDS
 from millwheel.rpc.watermarks import WatermarkReport
 from millwheel.sdk.errors import UsageError
 
@@ -40,6 +39,8 @@ __all__ = ["InjectorDriver", "SenderIdentity"]
 
 _LONG_ACK_SECONDS: Final = 5.0
 """A longer wait for ACKs gets a notice in the log."""
+_NEXT_NOTICE_SECONDS: Final = 60.0
+"""From one notice to the next."""
 
 
 class SenderIdentity:
@@ -160,7 +161,7 @@ class InjectorDriver(ABC):
                     now = self._loop.time()
                     if now >= notice_at:
                         self._waits_long(now - began, newest)
-                        notice_at = now + NEXT_NOTICE_SECONDS
+                        notice_at = now + _NEXT_NOTICE_SECONDS
                     await asyncio.wait([self._change], timeout=notice_at - now)
         except TimeoutError as error:
             raise InjectorError(f"{what} of stream {self.core.stream!r} did not come within {patience:g} s") from error

@@ -45,6 +45,7 @@ __all__ = [
     "UserId",
     "checked_position",
     "drawn_scope",
+    "falling",
     "partition_scope",
 ]
 
@@ -101,6 +102,16 @@ def checked_position(given: int) -> int:
     if not 0 <= position <= _MAX_POSITION:
         raise UsageError(f"position {given} is not among 0 to 2^64 - 1")
     return position
+
+
+def falling(scope: IdScope, position: object, before: object) -> UsageError:
+    """The error of a position that is not above the one before it in the same opened injector."""
+    _, found, partition = scope.name.partition("/p:")
+    shown = f"in partition {partition!r}" if found else f"of {scope.name!r}"
+    return UsageError(
+        f"positions {shown} must rise from record to record: {position} came after {before}. To send records again, "
+        "open a new injector; other records need positions of their own, or another partition"
+    )
 
 
 def drawn_scope(stream: str, process: str, sequencer: int) -> IdScope:

@@ -21,10 +21,9 @@ from millwheel.client.injector.errors import ForgottenIdsError, NotAckedError
 from millwheel.client.injector.ids import BatchOf, IdScope, UserId, checked_position
 from millwheel.client.injector.messages import WatermarkDeclared
 from millwheel.client.injector.process import InjectorProcess
-from millwheel.client.injector.tables import plain_table, table_parts, times_in
+from millwheel.client.injector.tables import plain_table, times_in
 from millwheel.client.injector.unacked import SentRecords, unacked_ids
 from millwheel.model.time import Timestamp
-from millwheel.rpc.columns import extremes_of
 from millwheel.sdk.errors import UsageError
 
 __all__ = ["Injector"]
@@ -134,11 +133,12 @@ class Injector(InjectorProcess):
 
         The records have the table's columns as fields, without the column of timestamps. Columns of texts, bytes,
         numbers and truth values without nulls are sent as columns, which costs a fraction of :meth:`send_many`, if each
-        consumer's key is one of the columns of texts. All else is encoded row by row. The effect is the same.
-        The index of a data frame of pandas is no column.
+        consumer's key is one of the columns of texts. All else is encoded row by row. The effect is the same. The log
+        says why a table goes by rows, once, and :attr:`by_rows` counts them. The index of a data frame of pandas is no
+        column.
 
-        Rows are accepted in order. If the call raises, :attr:`accepted` counts earlier ones. Times, names and types of
-        columns are looked at before the first one is accepted.
+        Rows are accepted in order. If a row is refused, the error names it, and the rows before it are accepted. Times,
+        names and types of columns are looked at before the first one is accepted.
 
         Example::
 
@@ -148,8 +148,9 @@ class Injector(InjectorProcess):
             table: A table or a record batch of pyarrow, a data frame of pandas or Polars, or what else has the Arrow
                 PyCapsule interface.
             timestamp: The column of timestamps: of a type of timestamps, or integers of microseconds since the epoch.
-            position: The position of the first row in ``partition``. The next rows have the next positions. Without it
-                and ``id_column``, each record counts as new, even if it was sent before.
+            position: The position of the first row in ``partition``. The next rows have the next positions. To send
+                rows again, open a new injector. Without it and ``id_column``, each record counts as new, even if it was
+                sent before.
             partition: The partition of the source that positions belong to.
             id_column: The column of the user's ids: texts, bytes or integers. It stays a field of the records. The ids
                 are unique within the source, or within ``batch`` if that is given.
@@ -168,10 +169,7 @@ class Injector(InjectorProcess):
         self._times.check(times_in(whole), "a record's timestamp")
         if position is not None and whole.num_rows:
             checked_position(checked_position(position) + whole.num_rows - 1)
-        for values, timestamps in table_parts(whole, self._tables.most):
-            newest = extremes_of(timestamps)[1]
-            await self._tables.send(values, timestamps, newest, position, partition, id_column, batch)
-            position = None if position is None else position + len(timestamps)
+        await self._tables.send(whole, position, partition, id_column, batch)
 
     async def send_together(
         self,
@@ -300,6 +298,7 @@ class Injector(InjectorProcess):
         try:
             async with asyncio.timeout(timeout) as limit:
                 await self._session.until(lambda: self._session.core.flushed(target))
+            self._tables.look_at_workers()
         except TimeoutError as error:
             if not limit.expired():
                 raise

@@ -12,7 +12,7 @@ from operator import index
 from typing import Any, Final
 
 from millwheel.client.injector.admission import CHUNK_BYTES, CHUNK_RECORDS, RecordAdmission
-from millwheel.client.injector.ids import IdKind, IdScope, UserId, checked_position
+from millwheel.client.injector.ids import IdKind, IdScope, UserId, checked_position, falling
 from millwheel.client.injector.likelihood import TimeCheck
 from millwheel.client.injector.messages import Columns
 from millwheel.client.injector.routing import StreamRouting
@@ -57,9 +57,7 @@ class SendBuffer:
         """
         if self.count:
             if scope.kind is IdKind.POSITION and id_ <= self._ids[-1]:
-                raise UsageError(
-                    f"positions of {scope.name!r} must rise from record to record: {id_!r} came after {self._ids[-1]}"
-                )
+                raise falling(scope, id_, self._ids[-1])
             for name, key in keys.items():
                 self._keys[name].append(key)
         else:

@@ -35,7 +35,7 @@ __all__ = ["InjectorProcess"]
 class InjectorProcess(ABC):
     """The life of one process of an injector. ``Injector`` sends its records.
 
-    It has many methods: nine tell what it has counted, and how it is.
+    It has many methods: eleven tell what it has counted, and how it is.
     """
 
     def __init__(
@@ -131,7 +131,9 @@ class InjectorProcess(ABC):
             self._ids.open(self._session.sequencer)
         self._monitor.start()
         session = self._session
-        self._measures = InjectorMeasures(session.core, self._admission.waits, publishes=not session.delegate)
+        self._measures = InjectorMeasures(
+            session.core, self._admission.waits, self._tables.counts, publishes=not session.delegate
+        )
         INJECTORS.enter(self._measures)
 
     async def close(self, timeout: float | None = None) -> None:
@@ -218,7 +220,10 @@ class InjectorProcess(ABC):
 
     @property
     def watermark(self) -> Timestamp:
-        """The published watermark, in microseconds. A later record that is older is late."""
+        """The published watermark, in microseconds. A later record that is older is late.
+
+        Before the first promise it is ``MIN_TIMESTAMP``. ``millwheel.format_timestamp`` shows it as others do: -inf.
+        """
         return Timestamp(self._session.core.publication.value)
 
     @property
@@ -258,6 +263,16 @@ class InjectorProcess(ABC):
         """ACKs so far. Each consumer of the stream ACKs each record once."""
         self._drain()
         return self._session.core.acked
+
+    @property
+    def by_columns(self) -> int:
+        """Records that :meth:`send_table` has sent as columns so far."""
+        return self._tables.counts.by_columns
+
+    @property
+    def by_rows(self) -> int:
+        """Records that :meth:`send_table` has encoded one by one so far. The log has said why."""
+        return self._tables.counts.by_rows
 
     @property
     def sequencer(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -22,9 +23,11 @@ from millwheel.rpc.hook_failures import blocks
 from millwheel.rpc.v1 import inspection_pb2 as inspection
 from millwheel.rpc.v1.inspection_pb2_grpc import InspectionServiceStub
 
-__all__ = ["AckWatch", "Explain", "StallMonitor"]
+__all__ = ["AckWatch", "Explain", "ReasonLog", "StallMonitor"]
 
 log = logging.getLogger("millwheel.client")
+
+_NUMBER: Final = re.compile(r"\d+([.,]\d+)*")
 
 Explain = Callable[[IncarnationId], Awaitable[str]]
 """Says why a computation, given by its incarnation, does not commit delivered records. Empty if that is unknown."""
@@ -34,6 +37,9 @@ _STALL_SECONDS: Final = 10.0
 _STUCK_SECONDS: Final = 60.0
 """Longer than ``_STALL_SECONDS``: a batch of slow records is ACKed in parts, so its oldest record may take longer."""
 ASK_SECONDS: Final = 5.0
+_AGAIN_SECONDS: Final = 60.0
+"""The same reason is logged so often."""
+_MAX_REASONS: Final = 16
 _MAX_CONSUMERS: Final = 3
 """The most computations to examine and name."""
 
@@ -64,6 +70,28 @@ class AckWatch:
         return now - self._acked_at >= self._silent or now - self._oldest_at >= self._stuck
 
 
+class ReasonLog:
+    """Decides which reasons are logged: each at once, and then once a minute while it holds. Pure.
+
+    Texts that differ in their numbers alone are one reason: a countdown or the number of records changes each time.
+    """
+
+    def __init__(self) -> None:
+        self._logged: dict[str, float] = {}
+        """By the reason, when it was logged."""
+
+    def due(self, now: float, text: str) -> bool:
+        """Whether to log ``text`` now. ``now``: in seconds of any steady clock."""
+        reason = _NUMBER.sub("0", text)
+        if now - self._logged.get(reason, now - _AGAIN_SECONDS) < _AGAIN_SECONDS:
+            return False
+        self._logged.pop(reason, None)
+        if len(self._logged) >= _MAX_REASONS:
+            del self._logged[next(iter(self._logged))]  # the one that was logged first
+        self._logged[reason] = now
+        return True
+
+
 class StallMonitor:
     """Watches ACKs. If they are missing, it finds out why, logs the reason, and keeps it in ``text``."""
 
@@ -88,11 +116,11 @@ class StallMonitor:
     async def _run(self) -> None:
         core = self._session.core
         loop = asyncio.get_running_loop()
-        logged = ""
+        reasons = ReasonLog()
         while core.failed is None:
             await asyncio.sleep(CHECK_SECONDS)
             if not self._watch.missing(loop.time(), core.acked, core.oldest_unacked(), core.unacked):
-                self.text = logged = ""
+                self.text = ""
                 continue
             try:
                 self.text = await self.explain()
@@ -100,9 +128,8 @@ class StallMonitor:
                 # A less detailed text is better than the end of this task.
                 records = counted(unacked_records(core), "record")
                 self.text = f"without ACK: {records} ({type(error).__name__}: {error})"
-            if self.text != logged:
-                logged = self.text
-                log.warning("injector %s of stream %r waits for ACKs: %s", core.process, core.stream, logged)
+            if reasons.due(loop.time(), self.text):
+                log.warning("injector %s of stream %r waits for ACKs: %s", core.process, core.stream, self.text)
             await asyncio.sleep(_STALL_SECONDS / 2)
 
     async def explain(self) -> str:

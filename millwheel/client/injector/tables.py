@@ -1,9 +1,7 @@
-"""Tables of Arrow that are sent by columns (section 5.2).
+"""Tables of Arrow that are sent by columns, where :mod:`millwheel.client.injector.table_forms` allows it (section 5.2).
 
-Records go by columns if that needs no look at each of them: the columns are of plain types without nulls, they have the
-fields of the stream's declared type, and each consumer's key is one of the columns. Otherwise they are encoded one by
-one, and go the way of all records. So a table has the same effect in either form. Its rows are maps in MessagePack, so
-a stream of another format takes no table.
+Otherwise their records are encoded one by one, and go the way of all records. So a table has the same effect in either
+form. Its rows are maps in MessagePack, so a stream of another format takes no table.
 """
 
 from __future__ import annotations
@@ -11,22 +9,21 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
-
-import msgspec
 
 from millwheel.client.injector.admission import CHUNK_RECORDS, RecordAdmission
 from millwheel.client.injector.ids import BatchOf, IdScope
 from millwheel.client.injector.messages import Columns
-from millwheel.client.injector.routing import ConsumerRouting, StreamRouting
 from millwheel.client.injector.session import InjectorSession
 from millwheel.client.injector.settings import InjectorSettings
+from millwheel.client.injector.table_forms import IN_MSGPACK, TableCounts, TableForms
 from millwheel.model.incarnation import IncarnationId
-from millwheel.model.limits import MAX_KEY_BYTES, MAX_VALUE_BYTES
-from millwheel.rpc.column_keys import bytes_in, longest_in
-from millwheel.rpc.columns import SCHEMA_BYTES, RecordColumns, exact, names_bytes, plain_types
+from millwheel.model.wording import counted
+from millwheel.rpc.column_keys import bytes_in
+from millwheel.rpc.columns import RecordColumns, exact, extremes_of, names_bytes, plain_types
 from millwheel.rpc.v1 import topology_pb2 as specs
-from millwheel.sdk.errors import UsageError, ValueEncodeError
+from millwheel.sdk.errors import MillwheelError, TooLargeError, UsageError, ValueEncodeError
 
 __all__ = ["TABLE_RECORDS", "TableAdmission", "plain_table", "table_parts", "times_in"]
 
@@ -36,9 +33,6 @@ _TABLE_BYTES: Final = 1 << 20
 """The most bytes of their columns. A larger record is passed alone."""
 _NAMES_BYTES: Final = 8 << 20
 """The most bytes that the names of columns have if the records are sent one by one after all."""
-_IN_MSGPACK: Final = (specs.VALUE_FORMAT_MSGPACK, specs.VALUE_FORMAT_UNSPECIFIED)
-_PLAIN: Final = frozenset({"bool", "int", "float", "str", "bytes"})
-"""The kinds of fields whose values are exactly those of a plain column."""
 
 
 def plain_table(data: Any, timestamp: str, id_column: str | None = None) -> Any:
@@ -51,6 +45,7 @@ def plain_table(data: Any, timestamp: str, id_column: str | None = None) -> Any:
 
     Raises:
         UsageError: There is no such column, or it has nulls or other values. pyarrow cannot be loaded.
+        ValueEncodeError: A column has values that Arrow does not allow.
     """
     try:
         import pyarrow as pa
@@ -59,14 +54,29 @@ def plain_table(data: Any, timestamp: str, id_column: str | None = None) -> Any:
     try:
         table = data if isinstance(data, pa.Table) else _read(data)
     except (TypeError, ValueError, pa.ArrowException) as error:
-        raise UsageError(f"a table or record batch of Arrow is sent, or what can be read as one: {error}") from error
-    if timestamp not in table.column_names or len(table.column_names) < 2:
-        raise UsageError(f"a table has a column {timestamp!r} of timestamps, and others: {table.column_names}")
-    if len(set(table.column_names)) < len(table.column_names):
-        raise UsageError(f"two columns of the table have one name: {table.column_names}")
+        made = "; `pyarrow.Table.from_pylist` makes one of a list of dicts" if isinstance(data, list) else ""
+        raise UsageError(
+            f"send_table takes a table or record batch of Arrow, or what can be read as one, and no "
+            f"{type(data).__name__}{made} ({error})"
+        ) from error
+    names = table.column_names
+    if timestamp not in names:
+        raise UsageError(f"the table has no column {timestamp!r} for timestamps: its columns are {names}")
+    if len(names) < 2:
+        raise UsageError(f"the table has no column besides {timestamp!r}, the timestamps: its records have no fields")
+    if len(set(names)) < len(names):
+        raise UsageError(f"two columns of the table have one name: {names}")
     times = table.column(timestamp)
-    if not (pa.types.is_timestamp(times.type) or times.type == pa.int64()) or times.null_count:
-        raise UsageError(f"column {timestamp!r} has timestamps or integers of microseconds, and no nulls")
+    if not (pa.types.is_timestamp(times.type) or times.type == pa.int64()):
+        raise UsageError(
+            f"column {timestamp!r} is of type {times.type}: it must have timestamps, or microseconds as int64"
+        )
+    if times.null_count:
+        raise UsageError(
+            f"column {timestamp!r} has {counted(times.null_count, 'null')}, the first in row {_first_null(times)} "
+            "counted from 0: each record needs a time"
+        )
+    _check_values(table)
     if pa.types.is_timestamp(times.type):
         # Fractions of a microsecond are cut off. In another unit, what changes is a time beyond the last one: an error.
         cut = times.type.unit == "ns"
@@ -82,12 +92,35 @@ def _check_ids(table: Any, name: str) -> None:
     import pyarrow.compute as pc
 
     if name not in table.column_names:
-        raise UsageError(f"a table has a column {name!r} of ids beside that of timestamps: {table.column_names}")
+        raise UsageError(f"the table has no column {name!r} for ids beside that of timestamps: {table.column_names}")
     ids = table.column(name)
-    if not (pa.types.is_integer(ids.type) or ids.type in (pa.string(), pa.binary())) or ids.null_count:
-        raise UsageError(f"column {name!r} has ids: texts, bytes or integers, and no nulls")
+    if not (pa.types.is_integer(ids.type) or ids.type in (pa.string(), pa.binary())):
+        raise UsageError(f"column {name!r} is of type {ids.type}: ids are texts, bytes or integers")
+    if ids.null_count:
+        raise UsageError(
+            f"column {name!r} has {counted(ids.null_count, 'null')}, the first in row {_first_null(ids)} counted from "
+            "0: each record needs an id"
+        )
     if not pa.types.is_integer(ids.type) and pc.min(pc.binary_length(ids)).as_py() == 0:
         raise UsageError(f"column {name!r} has an id that is empty: give each row one that is its own")
+
+
+def _first_null(column: Any) -> int:
+    """The row of the first null of a column that has some."""
+    import pyarrow.compute as pc
+
+    return int(pc.index(pc.is_null(column), True).as_py())
+
+
+def _check_values(table: Any) -> None:
+    """Raise ValueEncodeError if a column has values that Arrow does not allow, such as texts that are no UTF-8."""
+    import pyarrow as pa
+
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        try:
+            column.validate(full=True)
+        except pa.ArrowException as error:
+            raise ValueEncodeError(f"column {name!r} of the table: {error}; no row is sent") from error
 
 
 def _read(data: Any) -> Any:
@@ -177,136 +210,158 @@ def _cast(name: str, column: Any, wanted: Any, *, safe: bool = True) -> Any:
         raise UsageError(f"column {name!r} of the table: {error}") from error
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of a table: a record batch, the times of its records in microseconds, and its first row in the table.
+
+    ``positions``: those of its records in ``partition``, if they have some. ``ids``: the user's ids in place of these,
+    which are unique in ``batch`` if that is given.
+    """
+
+    values: Any
+    timestamps: array[int]
+    row: int
+    positions: range | None
+    partition: str
+    ids: list[bytes] | None
+    batch: BatchOf | None
+
+    def name_row(self, at: int, error: MillwheelError) -> None:
+        """Add to the error of record ``at``: which row of the table that is, what its column has, and what was sent."""
+        row = self.row + at
+        place = "" if self.positions is None else f", position {self.positions[at]} of partition {self.partition!r}"
+        before = f"the {counted(row, 'row')} before it" if row else "no row"
+        verb = "is" if row <= 1 else "are"
+        error.args = (
+            f"row {row} of the table (counted from 0{place}): {error}{_hint(self.values, at, str(error))}. "
+            f"{before.capitalize()} {verb} sent",
+        )
+
+
 class TableAdmission:
-    """Passes parts of tables to the core, by columns if that is possible."""
+    """Passes tables to the core, by columns if that is possible."""
 
     def __init__(self, session: InjectorSession, admission: RecordAdmission, settings: InjectorSettings) -> None:
         self._session = session
         self._admission = admission
         self._settings = settings
-        self._fitting: tuple[Any, Any, bool] | None = None
-        """The last schema of a table, the declared types, and whether such records go by columns."""
+        self._forms = TableForms(session, settings)
 
     @property
-    def most(self) -> int:
+    def counts(self) -> TableCounts:
+        """How many records were sent in which form."""
+        return self._forms.counts
+
+    def look_at_workers(self) -> None:
+        """Say which workers have answered that they read no columns."""
+        self._forms.look_at_workers()
+
+    @property
+    def _most(self) -> int:
         """The most records of a part: all fit into half of the window, also if each consumer gets them (G13)."""
         consumers = max(1, len(self._session.routing.consumers))
         return max(1, min(TABLE_RECORDS, self._settings.limits.window_records // consumers // 2))
 
     async def send(
-        self, values: Any, timestamps: array[int], newest: int, position: int | None, partition: str,
-        id_column: str | None = None, batch: BatchOf | None = None,
-    ) -> None:  # fmt: skip
-        """Send a part of a table.
+        self,
+        table: Any,
+        position: int | None,
+        partition: str,
+        id_column: str | None = None,
+        batch: BatchOf | None = None,
+    ) -> None:
+        """Send a table.
 
         Args:
-            values: A record batch.
-            timestamps: The timestamps of its records, in microseconds.
-            newest: The largest of them.
-            position: The position of the first record in ``partition``. The others follow. None: records without one.
+            table: A ``plain_table``.
+            position: The position of the first row in ``partition``. The others follow. None: records without one.
             partition: The partition of the source.
             id_column: The column of the user's ids, in place of positions.
             batch: The batch of a query in which these ids are unique.
 
         Raises:
             UsageError: The stream's format is another one than that of a table's rows.
-            ValueEncodeError: A column has no valid values.
+            ValueEncodeError: A row is not of the stream's type.
         """
-        _check_values(values)
-        count, admission = len(timestamps), self._admission
-        positions = None if position is None else range(position, position + count)
-        ids = None if id_column is None else _id_texts(values.column(id_column))
-        scope = admission.ids.scope(ids, positions, partition, batch)
-        sent = False
+        row = 0
+        for values, timestamps in table_parts(table, self._most):
+            end = row + len(timestamps)
+            positions = None if position is None else range(position + row, position + end)
+            ids = None if id_column is None else _id_texts(values.column(id_column))
+            await self._send_part(_Part(values, timestamps, row, positions, partition, ids, batch))
+            row = end
+
+    async def _send_part(self, part: _Part) -> None:
+        count, admission = len(part.timestamps), self._admission
+        newest = extremes_of(part.timestamps)[1]
+        scope = admission.ids.scope(part.ids, part.positions, part.partition, part.batch)
         async with admission.turns:
             self._session.check()
-            while (keys := self._keys(values)) is not None:
+            while (keys := self._forms.keys(part.values)) is not None:
                 routing = self._session.routing
                 await admission.wait_for_room(newest, count)
                 self._session.check()
                 if routing is self._session.routing:
-                    self._accept(RecordColumns(values, timestamps, ""), keys, ids, positions, scope)
-                    sent = True
-                    break
-        if not sent:
-            await self._send_rows(values, timestamps, ids, positions, partition, batch)
+                    self._accept(RecordColumns(part.values, part.timestamps, ""), keys, part, scope)
+                    return
+        await self._send_rows(part)
 
-    async def _send_rows(
-        self, values: Any, timestamps: array[int], ids: list[bytes] | None, positions: range | None, partition: str,
-        batch: BatchOf | None,
-    ) -> None:  # fmt: skip
-        """Send records one by one. If one cannot be encoded, the chunks before it are accepted."""
-        admission = self._admission
-        if (form := self._session.routing.format) not in _IN_MSGPACK:
+    async def _send_rows(self, part: _Part) -> None:
+        """Send records one by one. If one is refused, those before it are accepted."""
+        admission, positions = self._admission, part.positions
+        if (form := self._session.routing.format) not in IN_MSGPACK:
             shown = specs.ValueFormat.Name(form).removeprefix("VALUE_FORMAT_")
             raise UsageError(
                 f"stream {self._session.core.stream!r} has values of format {shown}, and the rows of a table are maps "
                 "in MessagePack: send values of that format by send_many"
             )
-        for first in range(0, len(timestamps), CHUNK_RECORDS):
-            part = slice(first, first + CHUNK_RECORDS)
-            encoded = admission.encoder.rows(_rows_of(values[part]))
-            some_ids = None if ids is None else ids[part]
-            some = None if positions is None else positions[part]
-            await admission.send(encoded, timestamps[part], some_ids, some, partition, batch, encoded=True)
+        for first in range(0, len(part.timestamps), CHUNK_RECORDS):
+            encoded, wrong = self._encoded(part.values[first : first + CHUNK_RECORDS])
+            some = slice(first, first + len(encoded))
 
-    def _accept(
-        self, records: RecordColumns, names: Mapping[IncarnationId, str], ids: list[bytes] | None,
-        positions: range | None, scope: IdScope,
-    ) -> None:  # fmt: skip
+            def refused(index: int, error: MillwheelError, first: int = first) -> None:
+                self.counts.by_rows += index
+                part.name_row(first + index, error)
+
+            await admission.send(
+                encoded,
+                part.timestamps[some],
+                None if part.ids is None else part.ids[some],
+                None if positions is None else positions[some],
+                part.partition,
+                part.batch,
+                encoded=True,
+                refused=refused,
+            )
+            self.counts.by_rows += len(encoded)
+            if wrong is not None:
+                part.name_row(some.stop, wrong)
+                raise wrong
+
+    def _encoded(self, values: Any) -> tuple[list[bytes], MillwheelError | None]:
+        """The encoded rows before the first one that cannot be encoded, and its error."""
+        try:
+            return self._admission.encoder.rows(_rows_of(values)), None
+        except (ValueEncodeError, TooLargeError) as error:
+            half = len(values) // 2
+            if not half:
+                return [], error
+        encoded, wrong = self._encoded(values[:half])
+        if wrong is None:
+            more, wrong = self._encoded(values[half:])
+            encoded += more
+        return encoded, wrong
+
+    def _accept(self, records: RecordColumns, names: Mapping[IncarnationId, str], part: _Part, scope: IdScope) -> None:
         """Pass records to the core. Nothing is awaited since the look at the routing."""
         admission, count = self._admission, len(records)
         admission.drain()
-        delivered = admission.ids.delivery_ids(ids, positions, slice(0, count))
+        ids = admission.ids.delivery_ids(part.ids, part.positions, slice(0, count))
         keys = {name: records.keyed(key).keys() for name, key in names.items()}
-        self._session.step(Columns(records, records.timestamps, keys, scope, delivered))
-        if ids is None and positions is None:
+        self._session.step(Columns(records, records.timestamps, keys, scope, ids))
+        self.counts.by_columns += count
+        if part.ids is None and part.positions is None:
             admission.ids.next += count
-
-    def _keys(self, values: Any) -> dict[IncarnationId, str] | None:
-        """The column of the keys, by consumer. Empty: a consumer's keys are empty. None: the records go one by one."""
-        routing, settings = self._session.routing, self._settings
-        plain = plain_types()
-        if (
-            not routing.column_batches
-            or routing.format not in _IN_MSGPACK
-            or settings.check_at_worker
-            or any(column.type not in plain or column.null_count for column in values.columns)
-            or not self._fits(values.schema, routing)
-        ):
-            return None
-        found = {name: _key_of(consumer, values.schema) for name, consumer in routing.consumers.items()}
-        keys = {name: key for name, key in found.items() if key is not None}
-        if len(keys) < len(found):
-            return None
-        # A row or a key that is too large gets its error where it is encoded.
-        longest = RecordColumns(values, array("q"), "").longest
-        if longest > MAX_VALUE_BYTES or any(
-            longest_in(values.column(key)) > MAX_KEY_BYTES for key in keys.values() if key
-        ):
-            return None
-        return keys
-
-    def _fits(self, schema: Any, routing: StreamRouting) -> bool:
-        """Whether each record with such columns is of a type that is declared for the stream, if one is.
-
-        A receiver refuses a long schema.
-        """
-        known = self._fitting
-        if known is None or known[0] != schema or known[1] is not routing.schemas:
-            declared = routing.schemas if self._settings.check_types else ()
-            fits = not declared or any(_fits(schema, one) for one in declared)
-            known = self._fitting = schema, routing.schemas, fits and schema.serialize().size <= SCHEMA_BYTES
-        return known[2]
-
-
-def _rows_of(values: Any) -> list[dict[str, Any]]:
-    """The rows as Python values. ValueEncodeError: Python has no such value, such as a time after the year 9999."""
-    try:
-        rows: list[dict[str, Any]] = values.to_pylist()
-    except (ValueError, OverflowError) as error:  # Arrow's own errors of values are ValueErrors, too
-        raise ValueEncodeError(f"a row of the table: {error}") from error
-    return rows
 
 
 def _id_texts(column: Any) -> list[bytes]:
@@ -316,52 +371,30 @@ def _id_texts(column: Any) -> list[bytes]:
     return bytes_in(column.cast(pa.string()) if pa.types.is_integer(column.type) else column)
 
 
-def _check_values(values: Any) -> None:
-    """Raise ValueEncodeError if a column has values that Arrow does not allow, such as texts that are no UTF-8."""
+def _rows_of(values: Any) -> list[dict[str, Any]]:
+    """The rows as Python values. ValueEncodeError: Python has no such value, such as a time after the year 9999."""
+    try:
+        rows: list[dict[str, Any]] = values.to_pylist()
+    except (ValueError, OverflowError) as error:  # Arrow's own errors of values are ValueErrors, too
+        raise ValueEncodeError(f"it is no value of Python: {error}") from error
+    return rows
+
+
+def _hint(values: Any, at: int, error: str) -> str:
+    """What the column has that a decoder's error names by its path, if that helps to mend it. Empty: nothing."""
     import pyarrow as pa
 
-    for name, column in zip(values.schema.names, values.columns, strict=True):
-        try:
-            column.validate(full=True)
-        except pa.ArrowException as error:
-            raise ValueEncodeError(f"column {name!r} of the table: {error}") from error
-
-
-def _key_of(consumer: ConsumerRouting, schema: Any) -> str | None:
-    """The column that has the consumer's keys. Empty: its keys are empty. None: no column has them."""
-    import pyarrow as pa
-
-    if consumer.log:
-        return ""
-    if len(consumer.fields) != 1 or consumer.fields[0] not in schema.names or "." in consumer.fields[0]:
-        return None  # with a dot it is a path: the field of a field
-    return consumer.fields[0] if schema.field(consumer.fields[0]).type == pa.string() else None
-
-
-def _fits(schema: Any, declared: specs.RecordSchema) -> bool:
-    """Whether columns have the fields of a struct, each of exactly its type, which restricts no value."""
-    from millwheel.client.arrow.types import arrow_type
-
-    struct = declared.types[0]
-    if struct.kind != "struct" or (struct.options and any(msgspec.msgpack.decode(struct.options).values())):
-        return False
-    for field in struct.fields:
-        if field.name in schema.names:
-            plain = _is_plain(declared, field.type)
-            fits = plain and schema.field(field.name).type == arrow_type(declared, field.type).type
-        else:
-            fits = field.optional
-        if not fits:
-            return False
-    return True
-
-
-def _is_plain(declared: specs.RecordSchema, number: int) -> bool:
-    """Whether a type takes each value of a plain column: it is such a type itself, or that or None."""
-    described = declared.types[number]
-    if described.options:
-        return False
-    if described.kind != "union":
-        return described.kind in _PLAIN
-    others = [part for part in described.parts if declared.types[part].kind != "none"]
-    return len(others) == 1 and declared.types[others[0]].kind in _PLAIN and not declared.types[others[0]].options
+    for field, column in zip(values.schema, values.columns, strict=True):
+        if f"`$.{field.name}`" not in error:
+            continue
+        if not column[at].is_valid:
+            return (
+                f". Column {field.name!r} is null in this row, as NaN, None and NaT of pandas become: fill it "
+                "(pandas: `fillna`), or declare the field with `| None`"
+            )
+        if pa.types.is_decimal(field.type):
+            return (
+                f". Column {field.name!r} is of type {field.type}, and a decimal is sent as a text, with all digits: "
+                "cast the column (pandas: `astype(float)`), or declare the field as Decimal"
+            )
+    return ""

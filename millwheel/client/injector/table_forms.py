@@ -1,0 +1,214 @@
+"""How the records of a table are sent: by columns, or one by one (section 5.2).
+
+They go by columns if that needs no look at each of them: the columns are of plain types without nulls, they have the
+fields of the stream's declared type, and each consumer's key is one of the columns. Otherwise they go one by one. That
+has the same effect and takes several times the processor time, so the log says why, once for a schema and a reason.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from millwheel.client.injector.routing import ConsumerRouting, StreamRouting
+from millwheel.client.injector.session import InjectorSession
+from millwheel.client.injector.settings import InjectorSettings
+from millwheel.model.incarnation import IncarnationId
+from millwheel.model.limits import MAX_KEY_BYTES, MAX_VALUE_BYTES
+from millwheel.model.wording import named
+from millwheel.rpc.column_keys import longest_in
+from millwheel.rpc.columns import SCHEMA_BYTES, RecordColumns, plain_types
+from millwheel.rpc.v1 import topology_pb2 as specs
+
+__all__ = ["IN_MSGPACK", "TableCounts", "TableForms"]
+
+log = logging.getLogger("millwheel.client")
+
+IN_MSGPACK: Final = (specs.VALUE_FORMAT_MSGPACK, specs.VALUE_FORMAT_UNSPECIFIED)
+"""The formats of streams that take the rows of a table."""
+_PLAIN: Final = frozenset({"bool", "int", "float", "str", "bytes"})
+"""The kinds of fields whose values are exactly those of a plain column."""
+_MOST_SAID: Final = 64
+"""So many messages are kept, so that each is said once. A program with more schemas may hear one again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ByRows:
+    """Why records go one by one. ``remedy``: what their sender can do about it. Empty: nothing."""
+
+    why: str
+    remedy: str = ""
+
+
+@dataclass(slots=True)
+class TableCounts:
+    """How many records of tables were sent by columns, and how many one by one."""
+
+    by_columns: int = 0
+    by_rows: int = 0
+
+
+class TableForms:
+    """Decides how the records of tables are sent, and says what a sender should know about it.
+
+    Attributes:
+        counts: How many records were sent in which form.
+    """
+
+    def __init__(self, session: InjectorSession, settings: InjectorSettings) -> None:
+        self.counts = TableCounts()
+        self._session = session
+        self._settings = settings
+        self._looked: tuple[Any, Any, _ByRows | None] | None = None
+        """The last schema of a table, the declared types, and why such records do not go by columns."""
+        self._said: set[tuple[Any, str]] = set()
+
+    def keys(self, values: Any) -> Mapping[IncarnationId, str] | None:
+        """The column of the keys, by consumer. Empty: a consumer's keys are empty. None: the records go one by one."""
+        routing = self._session.routing
+        if routing.format not in IN_MSGPACK:
+            return None  # it is refused
+        found = self._form(values, routing)
+        if not isinstance(found, _ByRows):
+            return found
+        remedy = f". To send it by columns: {found.remedy}" if found.remedy else ""
+        text = f"a table goes by rows: {found.why}. It has the same effect, and takes more processor time{remedy}"
+        self._say(logging.WARNING if found.remedy else logging.INFO, values.schema, text)
+        return None
+
+    def _form(self, values: Any, routing: StreamRouting) -> Mapping[IncarnationId, str] | _ByRows:
+        misfit = self._misfit(values.schema, routing)
+        if not routing.column_batches:
+            return _ByRows("the cluster's format has no columns", "raise it to 4 (docs/upgrading.md)")
+        if self._settings.check_at_worker:
+            return _ByRows("by the setting check_at_worker, a worker checks each record")
+        if (reason := _unfit_column(values, routing.schemas) or misfit) is not None:
+            return reason
+        keys = {name: _key_of(consumer, values.schema) for name, consumer in routing.consumers.items()}
+        found = {name: key for name, key in keys.items() if not isinstance(key, _ByRows)}
+        for key in keys.values():
+            if isinstance(key, _ByRows):
+                return key
+        # A row or a key that is too large gets its error where it is encoded.
+        longest = RecordColumns(values, array("q"), "").longest
+        if longest > MAX_VALUE_BYTES or any(
+            longest_in(values.column(key)) > MAX_KEY_BYTES for key in found.values() if key
+        ):
+            return _ByRows("a row or its key may be too large")
+        return found
+
+    def _misfit(self, schema: Any, routing: StreamRouting) -> _ByRows | None:
+        """Why records with such columns are not surely of a declared type. None: they are, or no type is declared."""
+        known = self._looked
+        if known is None or known[0] != schema or known[1] is not routing.schemas:
+            if unseen := _undeclared(schema, routing.schemas):
+                shown = named([repr(name) for name in unseen])
+                text = f"a table has columns that are no fields of {routing.record_type}, which ignores them: {shown}"
+                self._say(logging.WARNING, schema, text)
+            declared = routing.schemas if self._settings.check_types else ()
+            known = self._looked = schema, routing.schemas, _misfit_of(schema, declared)
+        return known[2]
+
+    def look_at_workers(self) -> None:
+        """Say which workers have answered that they read no columns."""
+        if without := self._session.core.outbound.without_columns:
+            shown = named(sorted(without))
+            text = f"tables go by rows to workers without the extra arrow: {shown}. To send them by columns: install it"
+            self._say(logging.WARNING, None, text)
+
+    def _say(self, level: int, schema: Any, text: str) -> None:
+        """Log a text about tables of this schema, if it is a new one."""
+        if (schema, text) in self._said:
+            return
+        if len(self._said) >= _MOST_SAID:
+            self._said.clear()
+        self._said.add((schema, text))
+        log.log(level, "injector %s of stream %r: %s", self._session.core.process, self._session.core.stream, text)
+
+
+def _unfit_column(values: Any, declared: Sequence[specs.RecordSchema]) -> _ByRows | None:
+    """The first column that is not of a plain type, or has nulls."""
+    plain = plain_types()
+    for field, column in zip(values.schema, values.columns, strict=True):
+        if field.type in plain and not column.null_count:
+            continue
+        nulls = field.type in plain
+        why = f"column {field.name!r} has nulls" if nulls else f"column {field.name!r} is of type {field.type}"
+        if _undeclared((field,), declared):
+            return _ByRows(why, "leave the column out, as the stream's type has no such field")
+        if declared:
+            return _ByRows(why)  # the declared type wants it so, or the record is refused
+        return _ByRows(why, "fill them" if nulls else "cast it to texts, numbers or truth values")
+    return None
+
+
+def _undeclared(schema: Any, declared: Sequence[specs.RecordSchema]) -> list[str]:
+    """The names of columns that no declared type has as a field. Empty if one is no struct, and may take any."""
+    if not declared or any(one.types[0].kind != "struct" for one in declared):
+        return []
+    known = {field.name for one in declared for field in one.types[0].fields}
+    return [field.name for field in schema if field.name not in known]
+
+
+def _misfit_of(schema: Any, declared: Sequence[specs.RecordSchema]) -> _ByRows | None:
+    """Why columns do not have the fields of any declared type, or a receiver would refuse their schema."""
+    if schema.serialize().size > SCHEMA_BYTES:
+        return _ByRows("the names and types of its columns are longer than a delivery may have")
+    reasons = [_misfit_with(schema, one) for one in declared]
+    return None if not reasons or None in reasons else reasons[0]
+
+
+def _misfit_with(schema: Any, declared: specs.RecordSchema) -> _ByRows | None:
+    """Why columns do not have the fields of a struct, each of exactly its type, which restricts no value."""
+    from millwheel.client.arrow.types import arrow_type
+
+    struct = declared.types[0]
+    if struct.kind != "struct":
+        return _ByRows("the stream's type is no struct")
+    if struct.options and any(msgspec.msgpack.decode(struct.options).values()):
+        return _ByRows("the stream's type has options, such as a tag")
+    for field in struct.fields:
+        if field.name not in schema.names:
+            if not field.optional:
+                return _ByRows(f"it has no column {field.name!r}, which the stream's type needs")
+            continue
+        if not _is_plain(declared, field.type):
+            return _ByRows(f"field {field.name!r} of the stream's type has limits, or is of no plain type")
+        wanted, given = arrow_type(declared, field.type).type, schema.field(field.name).type
+        if given != wanted:
+            return _ByRows(f"column {field.name!r} is of type {given}", f"cast it to {wanted}, its declared type")
+    return None
+
+
+def _is_plain(declared: specs.RecordSchema, number: int) -> bool:
+    """Whether a type takes each value of a plain column: it is such a type itself, or that or None."""
+    described = declared.types[number]
+    if described.options:
+        return False
+    if described.kind != "union":
+        return described.kind in _PLAIN
+    others = [part for part in described.parts if declared.types[part].kind != "none"]
+    return len(others) == 1 and declared.types[others[0]].kind in _PLAIN and not declared.types[others[0]].options
+
+
+def _key_of(consumer: ConsumerRouting, schema: Any) -> str | _ByRows:
+    """The column that has the consumer's keys. Empty: its keys are empty."""
+    import pyarrow as pa
+
+    if consumer.log:
+        return ""
+    who, fields = f"computation {consumer.topology}/{consumer.computation}", consumer.fields
+    if len(fields) != 1:
+        return _ByRows(f"the key of {who} is of several fields" if fields else f"{who} computes its key by code")
+    if "." in fields[0]:
+        return _ByRows(f"the key of {who} is the field of a field: {fields[0]}")
+    if fields[0] not in schema.names:
+        return _ByRows(f"it has no column {fields[0]!r}, the key of {who}")
+    if (kind := schema.field(fields[0]).type) != pa.string():
+        return _ByRows(f"the key of {who} is column {fields[0]!r}, which is of type {kind}, and not of texts")
+    return fields[0]
