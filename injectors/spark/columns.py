@@ -56,6 +56,10 @@ class Rows:
     def __len__(self) -> int:
         return int(self.batch.num_rows)
 
+    def row(self, at: int) -> Rows:
+        """One row by itself."""
+        return Rows(self._options, self.batch.slice(at, 1), self.first_row + at)
+
     @cached_property
     def ids(self) -> list[Any]:
         """The users' ids."""

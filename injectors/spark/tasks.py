@@ -55,8 +55,8 @@ def write_partition(
     """Send a partition's rows under the driver's ``sequencer``, and wait until every consumer has ACKed each of them.
 
     Raises:
-        RowError: A row cannot become a record; the error names it. Rows before it stay sent, and a retry of the task
-            sends them under the same ids, so they count once.
+        RowError: A row cannot become a record; the error names it. Rows that were sent stay sent, also such behind it.
+            A retry of the task sends them under the same ids, so they count once.
     """
     context = TaskContext.get()
     reader = RowReader(options, context.partitionId() if context else 0, wall_now())
@@ -129,7 +129,7 @@ class Partition:
                 await self._send(others, 0, len(others))
         except InjectorError:
             raise
-        except MillwheelError:
+        except (MillwheelError, ValueError, KeyError):  # the latter: a text that is no UTF-8, a key twice in a map
             await self._find_culprit(rows)
             raise
 
@@ -150,7 +150,7 @@ class Partition:
         """Send rows one by one to find the faulty one. Rows that were sent before are duplicates by their ids."""
         for at in range(len(rows)):
             try:
-                await self._send(rows, at, at + 1)
+                await self._send(rows.row(at), 0, 1)
             except InjectorError:
                 raise
             except MillwheelError as error:
