@@ -269,7 +269,8 @@ class SeveralFold(Fold):
 def _fields(kind: type, reader: Reader, record_type: Any) -> list[tuple[str, type]] | None:
     """The fields that are read, if they are those of the value itself."""
     if isinstance(reader.of, Expression):
-        return columns_for(reader.of, record_type)
+        # ``item=`` may state another type. Then the values show what it is.
+        return columns_for(reader.of, record_type) if reader.of.type_in(record_type) is kind else None
     return [(reader.of, kind)] if isinstance(reader.of, str) and "." not in reader.of else None
 
 

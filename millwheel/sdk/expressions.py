@@ -7,7 +7,7 @@ windows by columns compute it for a whole delivery at once (``expression_columns
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NoReturn, cast
 
 from millwheel.sdk.errors import UsageError
@@ -52,7 +52,7 @@ class Expression:
         True
     """
 
-    __slots__ = ("_run", "depth", "operator", "parts", "size")
+    __slots__ = ("_made", "_run", "depth", "operator", "parts", "size")
 
     def __init__(self, operator: str, *parts: Any) -> None:
         """
@@ -65,6 +65,7 @@ class Expression:
         inner = [one for one in parts if isinstance(one, Expression)]
         self.depth: int = 1 + max((one.depth for one in inner), default=0)
         self.size: int = 1 + sum(one.size for one in inner)
+        self._made: tuple[Any, Callable[[Any], Any]] | None = None
         self._run: Callable[[Any], Any] | None = None
         if self.depth > _MAX_DEPTH or self.size > _MAX_SIZE:
             raise UsageError(f"an expression has at most {_MAX_DEPTH} levels and {_MAX_SIZE:,} parts: write a function")
@@ -73,7 +74,7 @@ class Expression:
         self._run = self._run or self.function()
         return self._run(value)
 
-    def is_in(self, items: Collection[Any]) -> Expression:
+    def is_in(self, items: Iterable[Any]) -> Expression:
         """Whether it is one of some texts or whole numbers. For example ``mw.col("item").is_in(["tea", "jam"])``.
 
         Args:
@@ -82,10 +83,11 @@ class Expression:
         Raises:
             UsageError: They are neither, or both.
         """
-        kinds = set() if isinstance(items, str | bytes) else set(map(type, items))
+        given = [*items] if isinstance(items, Iterable) and not isinstance(items, str | bytes) else []
+        kinds = set(map(type, given))
         if kinds not in ({str}, {int}):
             raise UsageError(f"is_in takes a list of texts or a list of whole numbers, not {items!r:.80}")
-        ordered = items if isinstance(items, list | tuple) else sorted(items)  # a set has an order of its process
+        ordered = given if isinstance(items, list | tuple) else sorted(given)  # a set has an order of its process
         return Expression("in", self, Expression("const", tuple(dict.fromkeys(map(_constant, ordered)))))
 
     def paths(self) -> list[str]:
@@ -142,13 +144,16 @@ class Expression:
         Raises:
             UsageError: As by :meth:`type_in`.
         """
+        if self._made is not None and self._made[0] is record_type:
+            return self._made[1]  # steps that are equal have the same function
         kind = self.type_in(record_type)
         names: dict[str, Any] = {"__name__": __name__}
         exec(f"def run(value): return {self.source(record_type)}", names)
         run: Any = names["run"]
         run.__qualname__, run.expression = repr(self), self
         run.__annotations__ = {} if kind is None else {"return": kind}
-        return cast("Callable[[Any], Any]", run)
+        self._made = record_type, cast("Callable[[Any], Any]", run)
+        return self._made[1]
 
     def __repr__(self) -> str:
         first, *rest = self.parts
@@ -189,6 +194,9 @@ class Expression:
     __or__ = _binary("|")
     __ror__ = _binary("|", swapped=True)
 
+    def __reduce__(self) -> Any:
+        return Expression, (self.operator, *self.parts)  # not the functions, which have no module
+
     def __neg__(self) -> Expression:
         return Expression("-x", self)
 
@@ -211,7 +219,15 @@ def col(path: str) -> Expression:
 
 
 def plain_function(function: Any, record_type: Any = Any) -> Any:
-    """The plain function of an expression, for values of a type: see ``Expression``. Another function as it is."""
+    """The plain function of an expression, for values of a type: see ``Expression``. Another function as it is.
+
+    Raises:
+        UsageError: It is no function, as ``mw.col("note") is not None`` is none. Or as by ``Expression.type_in``.
+    """
+    if not callable(function):
+        raise UsageError(
+            f"{function!r:.80} is no function and no expression: write == None for is None, and is_in([...]) for in"
+        )
     return function.function(record_type) if isinstance(function, Expression) else function
 
 

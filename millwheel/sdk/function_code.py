@@ -24,6 +24,8 @@ from typing import Any, Final
 
 import msgspec
 
+from millwheel.sdk.expressions import Expression
+
 __all__ = ["code_digest", "may_change_its_argument"]
 
 _PLAIN: Final = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
@@ -129,7 +131,7 @@ class _Describer:
             return self._list("partial", (value.func, value.args, value.keywords))
         if isinstance(value, CodeType):
             return self._code(value)
-        if isinstance(value, _GETTERS):
+        if isinstance(value, (*_GETTERS, Expression)):
             return repr(value)
         if isinstance(value, Enum):
             return self._list(type(value).__qualname__, (value.name, value.value))

@@ -12,7 +12,7 @@ from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.declarations import UNKNOWN, DerivedStream, Reading, declare_computation
 from millwheel.sdk.errors import UsageError
-from millwheel.sdk.expressions import plain_function
+from millwheel.sdk.expressions import Expression, plain_function
 from millwheel.sdk.keys import key
 from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.records import Record
@@ -111,6 +111,7 @@ class Stream(MissingSteps, Generic[T]):
             function: Depends on the value alone.
             to: The type of one result. By default, what the function is annotated to return.
         """
+        function = plain_function(function, self.record_type)
         return self._with(FlatMap(function), to or item_of(returned_type(function)) or UNKNOWN)
 
     def only(self, kind: type[U]) -> Stream[U]:
@@ -231,6 +232,8 @@ class Stream(MissingSteps, Generic[T]):
         """
         from millwheel.streams.keyed import KeyedStream
 
+        if len(parts) == 1 and isinstance(parts[0], Expression):
+            parts = (plain_function(parts[0], self.record_type),)
         return KeyedStream(self, extractor_of(parts, name))
 
     def sample(self, share: float, by: Of = None, *, seed: int = 0) -> Stream[T]:

@@ -186,12 +186,22 @@ def test_several_integers_reach_as_far_as_the_largest() -> None:
     assert reach.tolist() == [9.0, 5.0]
 
 
-def some_size(bid: Bid) -> int:
-    return next(one for one in (bid.size,) if one)
+@pytest.mark.parametrize(
+    "aggregator",
+    [agg.sum(mw.col("price") * 2, int), agg.max(mw.col("size") > 1, int), agg.max(mw.col("size") * 2, float)],
+)
+def test_an_expression_of_another_type_than_stated_is_not_taken_from_columns(aggregator: Aggregator[Any, Any]) -> None:
+    """With ``item=int``, a sum of floats would be cut to integers, without an error."""
+    fold = fold_of(aggregator.bind(Bid))
+    assert fold is None or fold.fields is None
 
 
-def test_a_function_that_stops_an_iteration_shortens_no_column() -> None:
-    fold = fold_of(agg.mean(some_size).bind(Bid))
-    assert fold is not None
-    with pytest.raises(StopIteration):
-        fold.read([Bid(1.0, 1), Bid(1.0, 0), Bid(1.0, 2)])
+def test_a_function_that_stops_an_iteration_ends_no_batch() -> None:
+    def read(bid: Bid) -> float:
+        return next(iter([bid.price] if bid.size else []))
+
+    for aggregator in (agg.mean(read), agg.mean(read, where=lambda bid: True)):
+        fold = fold_of(aggregator.bind(Bid))
+        assert fold is not None
+        with pytest.raises(StopIteration):
+            fold.read([Bid(1.0, 1), Bid(2.0, 0), Bid(3.0, 1)])

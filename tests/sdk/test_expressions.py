@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import operator
+import pickle
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -177,6 +178,12 @@ def test_the_right_side_is_looked_at_only_if_needed() -> None:
         (lambda bids: mw.col("item").is_in("tea"), "a list of texts or a list of whole numbers, not 'tea'"),
         (lambda bids: mw.col("item").is_in(["tea", 1]), "a list of texts or a list of whole numbers"),
         (lambda bids: mw.col("item").is_in([]), "a list of texts or a list of whole numbers"),
+        (lambda bids: mw.col("item").is_in(cast(Any, 5)), "a list of texts or a list of whole numbers, not 5"),
+        (lambda bids: bids.filter(mw.col("note") is not None), "write == None for is None"),
+        (lambda bids: bids.filter(mw.col("item") in {"tea"}), "is_in([...]) for in"),
+        (lambda bids: agg.count(where=cast(Any, mw.col("note") is not None)), "True is no function"),
+        (lambda bids: bids.key_by(mw.col("prize") + 1), "no field 'prize'"),
+        (lambda bids: bids.flat_map(mw.col("prize")), "no field 'prize'"),
         (lambda bids: mw.col(""), "mw.col takes the name of a field"),
         (lambda bids: sum([mw.col("price")] * 200), "at most 100 levels"),
         (lambda bids: doubled(mw.col("price"), 40), "and 1,000 parts"),
@@ -229,8 +236,8 @@ def test_steps_with_expressions_can_be_compared_and_hashed() -> None:
     assert dear in [dear]
     shop = mw.Topology("shop")
     bids = shop.source("bids", Bid)
-    some = bids.filter(dear).map(mw.col("price") * 2).key_by(mw.col("price") + 1)
-    other = bids.filter(mw.col("paid")).map(mw.col("price") * 3).key_by(mw.col("price") + 1)
+    some = bids.filter(dear).map(mw.col("price") * 2).key_by(str)
+    other = bids.filter(mw.col("paid")).map(mw.col("price") * 3).key_by(str)
     some.join("both", other, lambda one, two: one, int)
     (problem,) = shop.validate()
     assert "read twice with different keys" in problem.message
@@ -289,3 +296,28 @@ def test_a_stream_without_a_stated_type_is_not_checked() -> None:
         for age in (3, 4):
             harness.send("bids", Bid("tea", 1, 1.0, True, User(age)), NOON)
         assert [row.n for row in harness.values("ages")] == [8]
+
+
+def test_the_items_may_be_read_once() -> None:
+    chosen = mw.col("item").is_in(item for item in ("tea", "jam"))
+    assert [chosen({"item": item}) for item in ("tea", "nut")] == [True, False]
+
+
+def test_one_expression_is_one_step() -> None:
+    shop = mw.Topology("shop")
+    bids, dear, number = shop.source("bids", Bid), mw.col("price") > 1, mw.col("price") + 1
+    bids.filter(dear).key_by(number).join("both", bids.filter(dear).key_by(number), lambda one, two: one, Bid)
+    assert shop.validate() == []
+
+
+def test_an_update_finds_another_expression_within_a_key_function() -> None:
+    def key_of(read: Any) -> Any:
+        return mw.key(lambda bid: read(bid))
+
+    digests = {key_of(mw.col("price") * factor).to_proto(Bid).code for factor in (2, 3)}
+    assert len(digests) == 2
+
+
+def test_an_expression_can_be_pickled_after_a_call() -> None:
+    double = mw.col("price") * 2
+    assert double({"price": 2}) == pickle.loads(pickle.dumps(double))({"price": 2}) == 4

@@ -180,3 +180,15 @@ def test_a_codec_of_the_user_decides_what_a_field_is(monkeypatch: pytest.MonkeyP
         harness.send_all("bids", [(Bid(key, 3, 0.5), mw.Timestamp(NOON)) for key in "abab"])
         harness.finish()
         assert [one.total for one in harness.values("totals")] == [12, 12]
+
+
+@pytest.mark.guarantee("G1", section="4.2")
+def test_a_filter_that_stops_an_iteration_fails_for_its_own_record() -> None:
+    def made(limits: IntervalSettings) -> Any:
+        topology = mw.Topology("totals")
+        bids = topology.source("bids", Bid).filter(lambda bid: next(iter([True] if bid.price else [])))
+        windowed = bids.key_by("auction").window(windows.tumbling(mw.seconds(10)))
+        windowed.aggregate("totals", n=agg.count(), too_late="late", options={"on_failure": mw.dead_letter(after=1)})
+        return results(topology, [("send", [("a", at, int(at != 2), 0.5, "") for at in range(5)])], limits, False)
+
+    assert made(COLUMNS) == made(HOOKS)
