@@ -1,8 +1,8 @@
 """Which columns of Arrow are the fields of records, so that no value needs to be made for them (sections 4.2, 5.2; G1).
 
 A record of columns has a value: the map of its row. It is made, and decoded as the stream's type, where a hook needs
-it. Numbers may be taken from a column instead if that has the same effect for each row: the value can be decoded,
-whatever the row has, and the field then has the number in the column.
+it. Numbers may be taken from a column instead if that has the same effect for each row: its value can be decoded, and
+the field then has the number in the column.
 """
 
 from __future__ import annotations

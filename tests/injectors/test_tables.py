@@ -190,7 +190,7 @@ async def test_a_worker_without_pyarrow_gets_rows(
     monkeypatch.setattr(delivery_service, "has_columns", lambda: False)
     await submit("shop")
     await send(server, pa.table(COLUMNS))
-    assert [one[0] for one in told(caplog) if "without the extra arrow" in one[1]] == ["WARNING"]
+    assert [one[0] for one in logged(caplog) if "without the extra arrow" in one[1]] == ["WARNING"]
     check_once(await everything(server.address, "echo"), ORDERS)
     assert sent, "the worker has answered that it reads none"
 
@@ -395,7 +395,7 @@ def test_many_columns_make_parts_of_few_rows(name: str) -> None:
 SOLD = {"symbol": ["a"] * 1_500, "price": [1.5] * 1_500, "fee": [1] * 1_500, "at": TIMES[:1_500]}
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     """The levels and texts about tables in the log."""
     return [(one.levelname, one.getMessage()) for one in caplog.records if "table" in one.getMessage()]
 
@@ -420,7 +420,7 @@ async def test_a_table_by_rows_says_why_once(
         await injector.send_table(table, timestamp="at")
         await injector.send_table(table, timestamp="at")
         assert (injector.by_rows, injector.by_columns) == (3_000, 0)
-    found = [one for one in told(caplog) if "goes by rows" in one[1]]
+    found = [one for one in logged(caplog) if "goes by rows" in one[1]]
     assert [one[0] for one in found] == [level]
     assert re.search(why, found[0][1]), found
 
@@ -433,7 +433,7 @@ async def test_undeclared_columns_are_said_once(
         for _ in range(2):
             await injector.send_table(pa.table({**COLUMNS, "more": COLUMNS["user"]}), timestamp="at")
         assert (injector.by_rows, injector.by_columns) == (0, 5_000)
-    ((level, text),) = told(caplog)
+    ((level, text),) = logged(caplog)
     assert (level, "no fields of Order, which ignores them: 'more'" in text) == ("WARNING", True)
 
 

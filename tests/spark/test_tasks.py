@@ -161,7 +161,7 @@ def passed(batch: pa.RecordBatch, *, columns: bool) -> list[tuple[Any, ...]]:
 @given(ROWS, st.integers(0, 3))
 @example([{"id": -7, "at": datetime(1969, 1, 1, tzinfo=UTC), "k": "", "ok": True, "n": 0.1, "raw": b"", "time": 1}], 0)
 def test_columns_and_rows_are_the_same_records(rows: list[dict[str, Any]], start: int) -> None:
-    """Ids, values, times and keys, also of a slice of a batch, and whatever the columns are called."""
+    """Ids, values, times and keys, also of a slice of a batch, and with any names of columns."""
     schema = pa.schema([(name, kind) for name, (kind, _) in KINDS.items()])
     batch = pa.RecordBatch.from_pylist(rows, schema)[min(start, len(rows) - 1) :]
     assert passed(batch, columns=True) == passed(batch, columns=False)

@@ -135,7 +135,7 @@ def test_a_position_is_known_exactly_if_it_is_committed(
 
 @pytest.mark.guarantee("G8", section="6.1.1")
 def test_long_ranges_have_a_snapshot() -> None:
-    """Ranges that touch are joined, however long they become. So a snapshot can be taken of whatever was committed."""
+    """Ranges that touch are joined, however long they become. So a snapshot can be taken of all that was committed."""
     dedup, parts = admitted(ALL_KEYS, "l"), [(0, 1 << 62), ((1 << 62) + 1, (1 << 63) + 5)]
     for ends in parts:
         verdict = dedup.check(PositionIds("j1", 0, ends, (), True), [b"a", b"b"], [10, 10], SENDER)

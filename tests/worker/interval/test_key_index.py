@@ -103,7 +103,7 @@ def test_long_keys_and_empty_columns_have_no_numbers() -> None:
 
 @pytest.mark.guarantee("G8")
 def test_keys_that_meet_in_one_place_end_the_search() -> None:
-    """Whoever chooses the keys must not make the search long."""
+    """A sender that chooses the keys must not make the search long."""
     index, keys = KeyIndex(1), [f"{number}".encode() for number in range(300)]
     assert index.numbers_of(column(keys), slice(None)) is None
 
