@@ -21,7 +21,7 @@ MAX_KEY: Final = 4 * _WORD
 _KEY_BYTES: Final = 50
 """Bytes counted for a key's object and its place in a list, besides its content."""
 _MOST_PROBES: Final = 32
-"""Keys that need more steps have no numbers. A sender that chooses keys could make all of them meet in one place (G8)."""
+"""Keys that need more steps have no numbers. A sender could choose keys that all meet in one place (G8)."""
 _SLACK: Final = 4
 """The table has at least so many places for each key, so most keys are found at the first one."""
 _FEW: Final = 16
