@@ -145,9 +145,10 @@ class ReversesBatches(WrongSink):
 
 
 class LeavesThreads(WrongSink):
-    """Each writer has a thread that never ends while the store is there."""
+    """Each writer has threads that never end while the store is there: three, as others of the process may end."""
 
     async def open_writer(self, place: SinkShard) -> SinkWriter[Any]:
         stop: Event = vars(self.store).setdefault("stop", Event())
-        Thread(target=stop.wait, args=(60,), daemon=True).start()
+        for _ in range(3):
+            Thread(target=stop.wait, args=(60,), daemon=True).start()
         return TableWriter(self.store, place)
