@@ -190,7 +190,7 @@ def test_several_integers_reach_as_far_as_the_largest() -> None:
     "aggregator",
     [agg.sum(mw.col("price") * 2, int), agg.max(mw.col("size") > 1, int), agg.max(mw.col("size") * 2, float)],
 )
-def test_an_expression_of_another_type_than_stated_is_not_taken_from_columns(aggregator: Aggregator[Any, Any]) -> None:
+def test_an_expression_of_another_type_is_none_of_a_column(aggregator: Aggregator[Any, Any]) -> None:
     """With ``item=int``, a sum of floats would be cut to integers, without an error."""
     fold = fold_of(aggregator.bind(Bid))
     assert fold is None or fold.fields is None

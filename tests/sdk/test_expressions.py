@@ -310,7 +310,7 @@ def test_one_expression_is_one_step() -> None:
     assert shop.validate() == []
 
 
-def test_an_update_finds_another_expression_within_a_key_function() -> None:
+def test_an_update_finds_another_expression_in_a_key_function() -> None:
     def key_of(read: Any) -> Any:
         return mw.key(lambda bid: read(bid))
 

@@ -183,7 +183,7 @@ def test_a_codec_of_the_user_decides_what_a_field_is(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.guarantee("G1", section="4.2")
-def test_a_filter_that_stops_an_iteration_fails_for_its_own_record() -> None:
+def test_a_filter_that_stops_an_iteration_fails_for_its_record() -> None:
     def made(limits: IntervalSettings) -> Any:
         topology = mw.Topology("totals")
         bids = topology.source("bids", Bid).filter(lambda bid: next(iter([True] if bid.price else [])))
