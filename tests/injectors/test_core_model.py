@@ -146,6 +146,17 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
 
     # The user.
 
+    def earliest(self) -> int:
+        """Times of records are about this one."""
+        base = self.core.publication.declared
+        return max(0, base) if base > MIN_TIMESTAMP else 0
+
+    def next_positions(self, scope: IdScope, count: int, gap: int) -> range:
+        """Positions of so many records, ``gap`` behind those of the scope before."""
+        first = self.positions[scope] + gap
+        self.positions[scope] = first + count
+        return range(first, first + count)
+
     @rule(
         scope=st.sampled_from(SCOPES),
         rows=st.lists(st.tuples(keys, keys, st.integers(-3, 40)), min_size=1, max_size=9),
@@ -160,12 +171,8 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
         rows = rows[: self.core.room()]
         if not rows:
             return
-        names = sorted(self.known_consumers)
-        base = self.core.publication.declared
-        start = max(0, base) if base > MIN_TIMESTAMP else 0
-        first = self.positions[scope] + gap
-        self.positions[scope] = first + len(rows)
-        numbers = list(range(first, first + len(rows)))
+        names, start = sorted(self.known_consumers), self.earliest()
+        numbers = list(self.next_positions(scope, len(rows), gap))
         ids: list[int] | list[bytes] = numbers if scope.kind is IdKind.POSITION else HASHER.hash_all(numbers)
         values = [f"{scope.name}:{number}:".encode().ljust(size, b".") for number in numbers]
         timestamps = [start + offset for _, _, offset in rows]
@@ -189,12 +196,8 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
         rows = rows[: self.core.room()]
         if not rows:
             return
-        names = sorted(self.known_consumers)
-        base = self.core.publication.declared
-        start = max(0, base) if base > MIN_TIMESTAMP else 0
-        first = self.positions[scope] + gap
-        self.positions[scope] = first + len(rows)
-        numbers = range(first, first + len(rows))
+        names, start = sorted(self.known_consumers), self.earliest()
+        numbers = self.next_positions(scope, len(rows), gap)
         ids = numbers if scope.kind is IdKind.POSITION else HASHER.hash_all(numbers)
         texts = [row[0].decode() for row in rows], [row[1].decode() for row in rows]
         batch = pa.record_batch({"x": texts[0], "y": texts[1], "at": [f"{scope.name}:{one}" for one in numbers]})

@@ -22,6 +22,7 @@ from millwheel.rpc.columns import RecordColumns
 from millwheel.sdk.errors import KeyExtractionError, UsageError, ValueEncodeError
 from millwheel.server.dev_server import DevServer, DevSettings, running
 from millwheel.worker.process import delivery_service
+from tests.injectors.by_columns import sent_by_columns
 from tests.injectors.conftest import Submit, submit_to
 from tests.injectors.injected_shop import Order
 from tests.injectors.test_with_server import ORDERS, TIMES, check_once, everything
@@ -31,16 +32,7 @@ COLUMNS = {"user": [one.customer for one in ORDERS], "number": [one.number for o
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of records of each delivery by columns."""
-    found: list[int] = []
-    to_wire = RecordColumns.to_wire
-
-    def counted(self: RecordColumns) -> Any:
-        found.append(len(self))
-        return to_wire(self)
-
-    monkeypatch.setattr(RecordColumns, "to_wire", counted)
-    return found
+    return sent_by_columns(monkeypatch)
 
 
 async def send(server: DevServer, *tables: Any, end: bool = True, limits: Limits | None = None, **given: Any) -> None:

@@ -26,6 +26,7 @@ from millwheel.injectors.spark.options import SinkOptions
 from millwheel.injectors.spark.tasks import Partition, write_partition
 from millwheel.rpc.columns import RecordColumns
 from millwheel.rpc.v1 import control_pb2
+from tests.injectors.by_columns import sent_by_columns
 from tests.injectors.inside import session_of
 from tests.injectors.receivers import Consumer
 from tests.spark.server import TripServer
@@ -36,16 +37,7 @@ HOUR = 3_600_000_000
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of records of each delivery by columns."""
-    found: list[int] = []
-    to_wire = RecordColumns.to_wire
-
-    def counted(self: RecordColumns) -> Any:
-        found.append(len(self))
-        return to_wire(self)
-
-    monkeypatch.setattr(RecordColumns, "to_wire", counted)
-    return found
+    return sent_by_columns(monkeypatch)
 
 
 def trips(start: int, end: int, **other: Any) -> pa.RecordBatch:

@@ -71,11 +71,7 @@ def plain_table(data: Any, timestamp: str, id_column: str | None = None) -> Any:
         raise UsageError(
             f"column {timestamp!r} is of type {times.type}: it must have timestamps, or microseconds as int64"
         )
-    if times.null_count:
-        raise UsageError(
-            f"column {timestamp!r} has {counted(times.null_count, 'null')}, the first in row {_first_null(times)} "
-            "counted from 0: each record needs a time"
-        )
+    _check_no_nulls(timestamp, times, "a time")
     _check_values(table)
     if pa.types.is_timestamp(times.type):
         # Fractions of a microsecond are cut off. In another unit, what changes is a time beyond the last one: an error.
@@ -96,20 +92,21 @@ def _check_ids(table: Any, name: str) -> None:
     ids = table.column(name)
     if not (pa.types.is_integer(ids.type) or ids.type in (pa.string(), pa.binary())):
         raise UsageError(f"column {name!r} is of type {ids.type}: ids are texts, bytes or integers")
-    if ids.null_count:
-        raise UsageError(
-            f"column {name!r} has {counted(ids.null_count, 'null')}, the first in row {_first_null(ids)} counted from "
-            "0: each record needs an id"
-        )
+    _check_no_nulls(name, ids, "an id")
     if not pa.types.is_integer(ids.type) and pc.min(pc.binary_length(ids)).as_py() == 0:
         raise UsageError(f"column {name!r} has an id that is empty: give each row one that is its own")
 
 
-def _first_null(column: Any) -> int:
-    """The row of the first null of a column that has some."""
+def _check_no_nulls(name: str, column: Any, what: str) -> None:
+    """Raise UsageError if the column has a null. ``what``: what each record needs."""
     import pyarrow.compute as pc
 
-    return int(pc.index(pc.is_null(column), True).as_py())
+    if column.null_count:
+        row = pc.index(pc.is_null(column), True).as_py()
+        raise UsageError(
+            f"column {name!r} has {counted(column.null_count, 'null')}, the first in row {row} counted from 0: each "
+            f"record needs {what}"
+        )
 
 
 def _check_values(table: Any) -> None:
