@@ -259,16 +259,15 @@ class PaneGate:
             for place, one in zip(places, encoded, strict=True):
                 try:
                     value = read(one)
-                    if value is not DROPPED:
+                    if value is DROPPED:
+                        found.dropped.append(place)
+                    else:
                         fold.read([value])
                 except HOOK_ERRORS:
                     found.moving[delivery.keys[indexes[place]]] = None
                     value = DROPPED
-                    place = -1
                 values.append(value)
                 kept.append(value is not DROPPED)
-                if value is DROPPED and place >= 0:
-                    found.dropped.append(place)
             given = fold.read([value for value in values if value is not DROPPED])
         if not all(kept):
             found.keep(kept)
