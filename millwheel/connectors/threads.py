@@ -53,12 +53,19 @@ class CallThread:
         """Run a function on the thread. If the caller is cancelled, the function goes on by itself."""
         return await self._put(function)
 
-    async def end(self, last: Callable[[], Any]) -> None:
-        """Run ``last``, and end the thread. Behind a call that still runs, this happens later, without the caller."""
-        stuck = self._calls.unfinished > 0
+    async def end(self, last: Callable[[], Any], *, unfinished_seconds: float = 0.0) -> None:
+        """Run ``last``, and end the thread. Behind a call that still runs, this happens later, without the caller.
+
+        Args:
+            last: The last call.
+            unfinished_seconds: How long to wait for it behind a call that still runs.
+        """
+        is_stuck = self._calls.unfinished > 0
         done = self._put(last)
         self._calls.waiting.put(None)
-        if not stuck:
+        if is_stuck:
+            await asyncio.wait([done], timeout=unfinished_seconds)
+        else:
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await done
 

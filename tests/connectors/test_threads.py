@@ -42,6 +42,24 @@ async def test_the_last_call_runs_behind_a_stuck_one() -> None:
     assert await asyncio.to_thread(ended.wait, 60)
 
 
+async def test_the_end_may_wait_for_a_cancelled_call() -> None:
+    """A connection that is opened after the end would take the session of the next reader."""
+    begun, may_end, ended, calls = threading.Event(), threading.Event(), threading.Event(), CallThread("test-calls")
+
+    def opens() -> None:
+        begun.set()
+        may_end.wait(60)
+
+    call = asyncio.create_task(calls.call(opens))
+    assert await asyncio.to_thread(begun.wait, 60)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    asyncio.get_running_loop().call_later(0.01, may_end.set)
+    await calls.end(ended.set, unfinished_seconds=60)
+    assert ended.is_set()
+
+
 async def test_a_thread_that_was_not_ended_ends_with_its_owner() -> None:
     calls = CallThread("test-calls")
     thread = await calls.call(threading.current_thread)

@@ -35,6 +35,9 @@ _LOG_SECONDS: Final = 60.0
 """How often a reader says in the log what was lost, at most."""
 _PROBE_SECONDS: Final = 1.0
 """How long a read waits for the answer of a broker that has nothing. One that is slower is never idle."""
+_OPENING_SECONDS: Final = 2.0
+"""How long the end of a reader waits for a call that was cancelled. A connection that it opens later than the next
+reader takes the session from that one."""
 _EXPIRY: Final = hours(24 * 7)
 _LARGEST_WINDOW: Final = 5_000
 _LONGEST_EXPIRY: Final = (1 << 32) - 2
@@ -258,7 +261,7 @@ class _SessionReader(SplitReader[T, SessionPosition]):
 
     async def close(self) -> None:
         try:
-            await self._thread.end(self._link.close)
+            await self._thread.end(self._link.close, unfinished_seconds=_OPENING_SECONDS)
         finally:
             self._log_lost()
             if unread := sum(not message.qos for message in list(self._inbox.messages)):
