@@ -114,6 +114,10 @@ class TopologyGraph:
 
         Invariant: a topology that runs also loads after an upgrade. So :meth:`plan`, by which workers load it, has no
         such mistakes. A check that is added later, and refuses what was submitted before, belongs here.
+
+        Args:
+            computation: The name of the computation with the mistake.
+            why: What is wrong, and what to do.
         """
         self._objections.append(Problem(f"computation {computation!r}", why))
 
