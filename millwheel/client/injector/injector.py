@@ -89,7 +89,8 @@ class Injector(InjectorProcess):
         """Send records, given as columns of equal length. Returns when all are accepted.
 
         Records are accepted in order, up to 1,000 at a time. If the call raises, :attr:`accepted` counts earlier ones.
-        If a record is refused, the error says its index in the call, and all records before it are accepted.
+        If a record is refused, the error says its index in the call, and all records before it are accepted. An id or a
+        key that is none is an error of the call: up to 1,000 records before it are not accepted either.
 
         Args:
             values: The records.
