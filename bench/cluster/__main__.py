@@ -20,7 +20,7 @@ from typing import Final
 import uvloop
 
 from bench.build import choose
-from bench.cluster import changing_hands, group_commit, stage_latency, takeover, watermark_lag
+from bench.cluster import changing_hands, group_commit, hops, stage_latency, takeover, watermark_lag
 from bench.cluster.costs import Costs
 from bench.cluster.group_commit import CountSizes
 from bench.cluster.system import Components, System, components, system
@@ -131,6 +131,8 @@ async def _all(found: Components, sizes: Sizes, only: str, figures: list[Figure]
     counts = CountSizes(sizes.count_warm, sizes.count, sizes.count_columns)
     if any(_wanted(name, only) for name in _ON_ONE_SYSTEM):
         await _on_one_system(found, sizes, only, figures)
+    if _wanted("hops", only):
+        figures += await hops.measure(found, say, sizes.warm, sizes.seconds)
     if any(_wanted(name, only) for name in group_commit.NAMES):
         figures += await group_commit.measure(found, say, counts, only)
 

@@ -144,12 +144,14 @@ class System:
 
 
 @asynccontextmanager
-async def system(found: Components, say: Say, workers: int, worker_code: str = "") -> AsyncIterator[System]:
+async def system(
+    found: Components, say: Say, workers: int, worker_code: str = "", more: str = ""
+) -> AsyncIterator[System]:
     """Start masters, authorities and workers, and wait until they serve. They end with the block.
 
-    ``worker_code``: see :class:`Daemons`.
+    ``worker_code``: see :class:`Daemons`. ``more``: further settings, as TOML.
     """
-    settings = settings_of(found.etcd, found.cassandra, _NAME) + _SETTINGS
+    settings = settings_of(found.etcd, found.cassandra, _NAME) + _SETTINGS + more
     daemons = Daemons(found.place, settings, say, workers=workers, worker_code=worker_code)
     say(f"starting {', '.join(daemons.services.processes)}")
     async with daemons, ControlClient(daemons.address, patience=_PATIENCE) as client:
