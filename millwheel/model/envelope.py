@@ -35,13 +35,13 @@ DEFLATED_VERSION: Final = 2
 MAX_DEFLATED_BYTES: Final = 16 << 20
 """The longest payload that is deflated, so that a reader knows how much memory one may take."""
 
-_DEFLATE_FROM: Final = 4_096
-"""Shorter payloads stay as they are: to deflate one costs about as much as a store saves."""
+_DEFLATE_FROM: Final = 24 << 10
+"""Shorter payloads stay as they are: to deflate one costs about as much as the store saves (decision 65)."""
 _SAMPLE_BYTES: Final = 4_096
 _WORTH: Final = 0.8
-"""Deflated values are at most this share of the payload, and so is the sample of a long one."""
+"""Deflated values are at most this share of the payload, and so is the sample."""
 _LEVEL: Final = 1
-"""zlib's fastest level: 5 ns a byte. A store spends more on each byte that is not there any more."""
+"""zlib's fastest level: 5 ns a byte."""
 
 _HEADER: Final = struct.Struct("<BI")
 _LENGTH: Final = struct.Struct("<I")
@@ -60,12 +60,12 @@ def wrap_deflated(payload: bytes) -> bytes:
     """Return ``payload`` as ``wrap`` does, but deflated if that makes it clearly smaller. Equal payloads give equal
     values.
 
-    What cannot be deflated costs little: the first bytes of a long payload are tried before the rest.
+    What cannot be deflated costs little: the first bytes are tried before the rest.
     """
     size = len(payload)
     if not _DEFLATE_FROM <= size <= MAX_DEFLATED_BYTES:
         return wrap(payload)
-    if size >= 4 * _SAMPLE_BYTES and len(zlib.compress(payload[:_SAMPLE_BYTES], _LEVEL)) > _WORTH * _SAMPLE_BYTES:
+    if len(zlib.compress(payload[:_SAMPLE_BYTES], _LEVEL)) > _WORTH * _SAMPLE_BYTES:
         return wrap(payload)
     deflated = _LENGTH.pack(size) + zlib.compress(payload, _LEVEL)
     if len(deflated) > _WORTH * size:
