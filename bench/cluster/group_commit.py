@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.cluster.keyed_count import COLUMNS, HOOKS, CountForm, CountRun, run_count
+from bench.cluster.keyed_count import COLUMNS, HOOKS, CountRun, run_count
 from bench.cluster.measures import percentile
 from bench.cluster.recording import Written, read_entries, worker_code
 from bench.cluster.system import Components, Say, system

@@ -97,8 +97,8 @@ async def measure(components: Components, say: Say, warm: float, seconds: float)
                 stop_tracing()
         # The daemons have ended in order, and have sent all of their spans.
     for one in own.get_finished_spans():
-        assert one.context is not None
-        spans.append(SpanTimes(one.context.trace_id.to_bytes(16, "big"), one.name, one.start_time or 0, one.end_time or 0))
+        if one.context is not None and one.start_time is not None and one.end_time is not None:
+            spans.append(SpanTimes(one.context.trace_id.to_bytes(16, "big"), one.name, one.start_time, one.end_time))
     found = durations(spans)
     if not found["whole"]:
         raise RuntimeError("no record was traced from its begin to its end")

@@ -10,16 +10,21 @@ from typing import Any, Final
 from millwheel.rpc.column_keys import bytes_in
 from millwheel.rpc.columns import RecordColumns
 
-__all__ = ["divided"]
+__all__ = ["DELIVERY_RECORDS", "divided"]
+
+DELIVERY_RECORDS: Final = 8_192
+"""The most records of a table in one delivery: the receiver takes them in one step."""
 
 _COMPARED: Final = 12
-"""With at most so many bounds, each key is compared with each bound in Arrow: 7 ns each. A search takes 100 ns a key."""
+"""With at most so many bounds, each key is compared with each bound in Arrow: 7 ns each. A search takes 100 ns."""
 
 
 def divided(
     columns: RecordColumns, starts: Sequence[bytes], ids: Sequence[Any]
 ) -> Iterator[tuple[int, RecordColumns, Sequence[Any]]]:
-    """The records of each interval that has some, by its number, with their ids.
+    """The records of each interval that has some, by its number, with their ids: at most ``DELIVERY_RECORDS`` at once.
+
+    A part that is not divided stays as it is: it has no more records than its sender wants in a delivery.
 
     Args:
         columns: The records.
@@ -35,16 +40,23 @@ def divided(
     keys = columns.batch.column(columns.key)
     of_records = _by_comparison(keys, starts) if len(starts) <= _COMPARED else _by_search(keys, starts)
     found = sorted(pc.unique(of_records).to_pylist())
-    if len(found) == 1:
+    if len(found) == 1 and len(columns) <= DELIVERY_RECORDS:
         yield found[0], columns, ids
         return
     for number in found:
-        indexes = pc.indices_nonzero(pc.equal(of_records, pa.scalar(number, of_records.type)))
-        if isinstance(ids, range) and ids.step == 1:
-            own: Sequence[Any] = _numbers(pc.add(indexes.cast(pa.uint64()), pa.scalar(ids.start, pa.uint64())))
-        else:
-            own = [ids[index] for index in indexes.to_pylist()]
-        yield number, columns.taken(indexes), own
+        whole = pc.indices_nonzero(pc.equal(of_records, pa.scalar(number, of_records.type)))
+        for first in range(0, len(whole), DELIVERY_RECORDS):
+            indexes = whole[first : first + DELIVERY_RECORDS]
+            yield number, columns.taken(indexes), _ids_at(ids, indexes)
+
+
+def _ids_at(ids: Sequence[Any], indexes: Any) -> Sequence[Any]:
+    if not (isinstance(ids, range) and ids.step == 1):
+        return [ids[index] for index in indexes.to_pylist()]
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return _numbers(pc.add(indexes.cast(pa.uint64()), pa.scalar(ids.start, pa.uint64())))
 
 
 def _by_comparison(keys: Any, starts: Sequence[bytes]) -> Any:

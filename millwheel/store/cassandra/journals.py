@@ -153,7 +153,9 @@ class Journals:
     async def append(self, journal: str, append: Append) -> None:
         """See :meth:`StateStore.append`. One transaction writes one row and the head; ``sync`` has no effect here."""
         if (size := len(append.entry) + HEADER_BYTES) > MAX_VALUE_BYTES:
-            raise StoreError(f"entry {append.commit} of journal {journal} has {size} bytes, more than {MAX_VALUE_BYTES}")
+            raise StoreError(
+                f"entry {append.commit} of journal {journal} has {size} bytes, more than {MAX_VALUE_BYTES}"
+            )
         if append.truncation_point > append.commit or append.sequencer >= TERMINAL_SEQUENCER:
             # The append is either refused or invalid. The current head decides which error is raised.
             rules.appended(journal, await self.head(journal), append)
