@@ -145,6 +145,7 @@ async def _on_one_system(found: Components, sizes: Sizes, only: str, figures: li
                 costs = Costs(running)
                 figures += await measure()
                 say(costs.as_text())
+    figures += stage_latency.cost_of_guarantees(figures)
 
 
 def _wanted(name: str, only: str) -> bool:

@@ -106,7 +106,7 @@ async def measure(components: Components, say: Say, warm: float, seconds: float)
     return [
         Figure(f"hops.{part}.{name}_ms", value := percentile(millis, share), "ms", (value,))
         for part, millis in found.items()
-        for name, share in (("p50", 0.5), ("p95", 0.95))
+        for name, share in (("p10", 0.1), ("p50", 0.5), ("p95", 0.95))
     ]
 
 

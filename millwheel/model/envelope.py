@@ -36,7 +36,7 @@ MAX_DEFLATED_BYTES: Final = 16 << 20
 """The longest payload that is deflated, so that a reader knows how much memory one may take."""
 
 _DEFLATE_FROM: Final = 24 << 10
-"""Shorter payloads stay as they are: to deflate one costs about as much as the store saves (decision 65)."""
+"""Shorter payloads stay as they are: to deflate one costs about as much as the store saves (decision 10)."""
 _SAMPLE_BYTES: Final = 4_096
 _WORTH: Final = 0.8
 """Deflated values are at most this share of the payload, and so is the sample."""
