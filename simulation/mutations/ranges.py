@@ -423,7 +423,7 @@ rewriting(
     "whole[first : first + DELIVERY_RECORDS]",
     "whole[first:]",
     seeds=0,
-    test="tests/injectors/test_dividing.py::test_no_delivery_is_larger_though_all_keys_are_of_one_interval",
+    test="tests/injectors/test_dividing.py::test_no_delivery_is_larger_with_keys_of_one_interval",
     why=_FEW,
 )
 

@@ -68,7 +68,9 @@ def test_a_stage_lasts_from_production_to_receipt_of_the_result() -> None:
 
 
 def test_the_guarantees_cost_what_strong_takes_over_plain() -> None:
-    found = [Figure(f"stage_latency.{form}.p50_ms", value, "ms", ()) for form, value in (("strong", 6.0), ("plain", 2.0))]
+    found = [
+        Figure(f"stage_latency.{form}.p50_ms", value, "ms", ()) for form, value in (("strong", 6.0), ("plain", 2.0))
+    ]
     (cost,) = cost_of_guarantees(found)
     assert (cost.name, cost.value) == ("stage_latency.strong_over_plain", 3.0)
     assert cost_of_guarantees(found[:1]) == []
