@@ -54,7 +54,7 @@ class LogState:
         self.letters = LetterMarks()
         """Of a dead-letter stream. Other streams have none."""
         self.clock = LogClock()
-        self.journal = OwnedJournal(config.journal, config.sequencer)
+        self.journal = OwnedJournal(config.journal, config.sequencer, config.deflates)
         self.ids = AdmissionState(config.keys, self.journal, self.inputs, config.slack)
         self.watermark: int = MIN_TIMESTAMP
         """Input and output watermark in one. Uncommitted records hold it. Monotone."""
