@@ -380,7 +380,7 @@ class MasterCore:
         self._unusable = max(self._unusable, plan.drawn)
         if plan.clears:
             operation.phase = _Phase.DROPPING
-            return [Drop(operation.number, plan.drop_journals, plan.drop_incarnations, plan.silence)]
+            return [Drop(operation.number, plan.drop_journals, plan.drop_incarnations, plan.drop_injectors)]
         return self._create(operation)
 
     def _create(self, operation: _Operation) -> list[MasterEffect]:

@@ -126,7 +126,9 @@ class Planner:
         self._builder.put(keys.topology_key(spec.name), record)
         self._end_earlier_logs(spec)
         self._logs_of(spec)
-        return self._builder.plan(lambda: self._known.topologies[spec.name], silence=self._earlier_injectors(spec))
+        return self._builder.plan(
+            lambda: self._known.topologies[spec.name], drop_injectors=self._earlier_injectors(spec)
+        )
 
     def restore(self, request: RestoreTopology) -> ChangePlan:
         """Plan the topology of a snapshot. Its incarnations exist in the store, and belong to nothing else.
@@ -159,7 +161,7 @@ class Planner:
         self._builder.put(keys.topology_key(spec.name), record)
         for incarnation, interval_map in request.maps.items():
             self._builder.put_map(incarnation, interval_map, stored=True)
-        silence = self._earlier_injectors(spec)
+        injectors = self._earlier_injectors(spec)
         self._end_earlier_logs(spec)
         self._builder.delete(keys.restore_key(request.number))
         for log in request.logs:
@@ -167,7 +169,7 @@ class Planner:
             self._builder.put(keys.log_key(log.stream), log)
         self._set_cursors(spec, request.batches)
         self._logs_of(spec)
-        return self._builder.plan(lambda: self._known.topologies[spec.name], silence=silence)
+        return self._builder.plan(lambda: self._known.topologies[spec.name], drop_injectors=injectors)
 
     def _set_cursors(self, spec: specs.TopologySpec, batches: Sequence[catalog.BatchCursorRecord]) -> None:
         """Set the cursors of queries back to what the restored receivers have (G1).
@@ -245,7 +247,7 @@ class Planner:
         self._end_earlier_logs(spec)
         self._keep_as_declared(spec)
         self._logs_of(spec)
-        return self._builder.plan(lambda: self._known.topologies[name], silence=self._earlier_injectors(spec))
+        return self._builder.plan(lambda: self._known.topologies[name], drop_injectors=self._earlier_injectors(spec))
 
     def _earlier_injectors(self, spec: specs.TopologySpec) -> tuple[tuple[str, int], ...]:
         """Delete the injectors of streams that are re-created before their earlier injectors were forgotten (G7).

@@ -282,7 +282,7 @@ class Term:
             # The authority comes first. While it is unavailable, no other step is done, so none is repeated.
             for incarnation in wanted.incarnations:
                 await self._forget(self.catalog, incarnation, 0)
-            for group, sequencer in wanted.silence:
+            for group, sequencer in wanted.injectors:
                 await self._forget(self.catalog, group, sequencer)
             for journal in wanted.journals:
                 await self._store.drop_journal(journal)

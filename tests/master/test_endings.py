@@ -312,7 +312,7 @@ def test_a_deposed_master_silences_no_returned_streams_injectors() -> None:
     old.call(SubmitTopology(topology(), "r1"))
     cluster.accepted["injector/zeitgeist/queries"] = old.call(OpenInjector("zeitgeist/queries", "p")).sequencer
     old.ask(CancelTopology("zeitgeist"))
-    while not (old.waiting and isinstance(old.waiting[0], Drop) and old.waiting[0].silence):
+    while not (old.waiting and isinstance(old.waiting[0], Drop) and old.waiting[0].injectors):
         old.step() if old.waiting else old.follow()
     new = Master(cluster, "new")
     new.run()
@@ -366,7 +366,7 @@ def test_a_stream_returns_once_its_old_injectors_are_forgotten() -> None:
         if not master.waiting:
             continue
         first = master.waiting[0]
-        if isinstance(first, Drop) and first.silence:
+        if isinstance(first, Drop) and first.injectors:
             failed += 1
             master.waiting.pop(0)
             master.handle(StoreFailed(first.operation, "the authority is away", retry=False))
