@@ -10,7 +10,7 @@ from operator import lt
 from typing import Any, Final, Generic, TypeVar
 
 from millwheel.model.deliveries import (
-    MOST_BETWEEN,
+    MAX_POSITION_SPAN,
     BatchIds,
     Delivery,
     DeliveryIds,
@@ -220,7 +220,7 @@ def _decode_positions(proto: wire.PositionIds, count: int) -> PositionIds:
         positions = list(positions)
         if proto.complete and not all(map(lt, positions, islice(positions, 1, None))):
             raise ValueError("positions that are complete rise")
-        if proto.complete and positions and positions[-1] - positions[0] >= MOST_BETWEEN:
+        if proto.complete and positions and positions[-1] - positions[0] >= MAX_POSITION_SPAN:
             raise ValueError(f"positions that are complete are not {positions[-1] - positions[0]:,} apart")
     return PositionIds(proto.sequence, proto.mark, positions, list(proto.unacked), proto.complete)
 

@@ -20,7 +20,7 @@ from millwheel.client.injector.dividing import divided
 from millwheel.client.injector.ids import IdKind, IdScope
 from millwheel.client.injector.messages import Columns, Limits, SendBatch
 from millwheel.client.injector.routing import ConsumerRouting, Route
-from millwheel.model.deliveries import MOST_BETWEEN
+from millwheel.model.deliveries import MAX_POSITION_SPAN
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.outbound import AnswerKind, OutboundBatch, OutboundSending, UnackedBatches
 from millwheel.model.time import MIN_TIMESTAMP
@@ -92,7 +92,7 @@ class InjectedBatch(OutboundBatch):
         if self.queue.scope.kind is not IdKind.POSITION:
             return False
         first, last = self.ids[0], self.ids[-1]
-        return sent is None and self.gapless <= first and last - first < MOST_BETWEEN
+        return sent is None and self.gapless <= first and last - first < MAX_POSITION_SPAN
 
     def take_unsent(self) -> list[int] | None:
         """Return the indexes of the unsent records, and mark all records as sent. None means the complete batch."""
