@@ -34,16 +34,16 @@ from millwheel.worker.messages import (
     HooksSlow,
     IntervalEffect,
     IntervalEvent,
-    JournalStands,
     Opened,
     OpenFailed,
     ReleasePrepared,
     Report,
     SendDelivery,
+    SnapshotHoldAnswer,
     Tick,
 )
 from millwheel.worker.process.calls import CallingHost, HostCalls
-from millwheel.worker.process.opening import uncollected
+from millwheel.worker.process.opening import without_garbage_collection
 from millwheel.worker.process.run_queue import RunShare
 
 __all__ = ["EventHost", "HostedCore", "HostedEvent", "refuse_not_owner", "steady_now"]
@@ -127,7 +127,7 @@ class EventHost(ABC):
             return
         began = perf_counter()
         if type(event) is Opened:
-            with uncollected():
+            with without_garbage_collection():
                 self._step(event)
         else:
             self._step(event)
@@ -169,7 +169,7 @@ class EventHost(ABC):
                     self._hooks(effect)
                 case GiveUp():
                     self.post(Deposed(effect.reason))
-                case ReleasePrepared() | JournalStands():
+                case ReleasePrepared() | SnapshotHoldAnswer():
                     _answer_request(effect)
                 case _:
                     self._spawn(self._calls.perform(effect))
@@ -218,7 +218,7 @@ class EventHost(ABC):
         """A step or a task raised an error."""
 
 
-def _answer_request(effect: ReleasePrepared | JournalStands) -> None:
+def _answer_request(effect: ReleasePrepared | SnapshotHoldAnswer) -> None:
     if not effect.request.done():
         effect.request.set_result(effect)
 

@@ -23,13 +23,13 @@ from millwheel.worker.messages import (
     Deposed,
     HookFailed,
     HookReport,
-    JournalStands,
     OpenFailed,
     PrepareRelease,
     ReleasePrepared,
     Report,
     SendDelivery,
     SnapshotEvent,
+    SnapshotHoldAnswer,
     Started,
 )
 from millwheel.worker.process.calls import CallPeers, HostCalls
@@ -166,9 +166,11 @@ class CoreHost(EventHost):
         answer: ReleasePrepared | None = await self._ask(PrepareRelease)
         return answer
 
-    async def hold(self, event: Callable[[asyncio.Future[JournalStands]], SnapshotEvent]) -> JournalStands | None:
+    async def hold(
+        self, event: Callable[[asyncio.Future[SnapshotHoldAnswer]], SnapshotEvent]
+    ) -> SnapshotHoldAnswer | None:
         """Let the core answer a snapshot. Returns None if the interval is lost meanwhile."""
-        answer: JournalStands | None = await self._ask(event)
+        answer: SnapshotHoldAnswer | None = await self._ask(event)
         return answer
 
     async def _ask(self, event: Callable[[asyncio.Future[Any]], HostedEvent]) -> Any:

@@ -27,7 +27,7 @@ from millwheel.worker.interval.commits.divided import names_base
 from millwheel.worker.interval.spilled_timers import is_spilled
 from millwheel.worker.messages import FenceJournal, Opened, OpenedParent, Parent
 
-__all__ = ["Opener", "ReadAhead", "needed_parts", "uncollected"]
+__all__ = ["Opener", "ReadAhead", "needed_parts", "without_garbage_collection"]
 
 _UNREAD: Final = f"{SEGMENT_PART}/ids/"
 """Id segments are read when a filter hits. A takeover reads only the filters."""
@@ -45,7 +45,7 @@ def needed_parts(parts: Sequence[PartId]) -> list[PartId]:
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def without_garbage_collection() -> Iterator[None]:
     """Disable garbage collection. A takeover creates hundreds of thousands of objects, and almost no garbage."""
     enabled = gc.isenabled()
     gc.disable()
