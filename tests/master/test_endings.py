@@ -531,7 +531,7 @@ async def test_channels_to_removed_servers_are_closed() -> None:
 @pytest.mark.guarantee("G13")
 def test_a_drain_that_has_ended_leaves_nothing_behind() -> None:
     _, master = draining()
-    drains: Any = master.core._drains  # noqa: SLF001  # what is kept of ended ones shows nowhere else
+    drains: Any = master.core.housekeeping.drains
     through, waiting = drains._through, drains._waiting  # noqa: SLF001  # what is kept of ended ones shows nowhere else
     through.update(["long-ago", "zeitgeist"])
     waiting["long-ago"] = ["its injectors"]
