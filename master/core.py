@@ -105,13 +105,11 @@ class _Operation:
 
     number: int
     make: Callable[[], ChangePlan]
-    ticket: int | None
     plan: ChangePlan
+    received: RequestReceived | None
+    """The request. None: housekeeping."""
     phase: _Phase
     since: Timestamp
-    request: Request | None = None
-    """None: housekeeping."""
-    actor: str = ""
     attempts: int = 1
     revision: int = 0
 
@@ -321,22 +319,19 @@ class MasterCore:
                 break
         return done
 
-    def _attempt(self, asked: RequestReceived) -> list[MasterEffect]:
+    def _attempt(self, received: RequestReceived) -> list[MasterEffect]:
         try:
-            return self._begin(lambda: self._plan(asked.request), self._plan(asked.request), asked)
+            return self._begin(lambda: self._plan(received.request), self._plan(received.request), received)
         except RequestError as error:
-            return [Fail(asked.ticket, error)]
+            return [Fail(received.ticket, error)]
         except DamagedValueError as error:
-            return [Fail(asked.ticket, _refusal(error))]
+            return [Fail(received.ticket, _refusal(error))]
 
     def _begin(
-        self, make: Callable[[], ChangePlan], plan: ChangePlan, asked: RequestReceived | None
+        self, make: Callable[[], ChangePlan], plan: ChangePlan, received: RequestReceived | None
     ) -> list[MasterEffect]:
         self._numbers += 1
-        self._operation = _Operation(self._numbers, make, None, plan, _Phase.DROPPING, self._now)
-        if asked is not None:
-            self._operation.ticket, self._operation.request = asked.ticket, asked.request
-            self._operation.actor = asked.actor
+        self._operation = _Operation(self._numbers, make, plan, received, _Phase.DROPPING, self._now)
         return self._carry_out(self._operation)
 
     def _carry_out(self, operation: _Operation) -> list[MasterEffect]:
@@ -361,7 +356,9 @@ class MasterCore:
         if not plan.puts and not plan.deletes:
             return self._finish(operation)
         operation.phase = _Phase.TRANSACTING
-        event = event_of_change(self.catalog, operation.request, operation.actor, plan)
+        received = operation.received
+        request, actor = (None, "") if received is None else (received.request, received.actor)
+        event = event_of_change(self.catalog, request, actor, plan)
         puts, deletes = (plan.puts, plan.deletes)
         if event is not None:
             more, old = recorded(self.catalog.events, event, self._now)
@@ -380,9 +377,9 @@ class MasterCore:
 
     def _finish(self, operation: _Operation) -> list[MasterEffect]:
         self._operation = None
-        if operation.ticket is None or operation.plan.answer is None:
+        if operation.received is None or operation.plan.answer is None:
             return []
-        return [Reply(operation.ticket, operation.plan.answer())]
+        return [Reply(operation.received.ticket, operation.plan.answer())]
 
     def _plan_again(self, operation: _Operation) -> list[MasterEffect]:
         if operation.attempts >= _MAX_ATTEMPTS:
@@ -403,7 +400,7 @@ class MasterCore:
 
     def _give_up(self, operation: _Operation, error: RequestError) -> list[MasterEffect]:
         self._operation = None
-        return [] if operation.ticket is None else [Fail(operation.ticket, error)]
+        return [] if operation.received is None else [Fail(operation.received.ticket, error)]
 
     def _is_lost(self) -> bool:
         """Whether the catalog shows another leader, or none."""
@@ -411,12 +408,12 @@ class MasterCore:
 
     def _step_down(self) -> list[MasterEffect]:
         self.deposed = True
-        tickets = [asked.ticket for asked in self._queue]
-        if self._operation is not None and self._operation.ticket is not None:
-            tickets.insert(0, self._operation.ticket)
+        waiting = [*self._queue]
+        if self._operation is not None and self._operation.received is not None:
+            waiting.insert(0, self._operation.received)
         self._operation = None
         self._queue.clear()
-        done: list[MasterEffect] = [Fail(ticket, _not_leading()) for ticket in tickets]
+        done: list[MasterEffect] = [Fail(received.ticket, _not_leading()) for received in waiting]
         return [*done, StepDown("the leadership has gone to another master, or its lease has ended")]
 
     def _current(self, number: int, phase: _Phase) -> _Operation | None:

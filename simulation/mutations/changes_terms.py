@@ -44,7 +44,7 @@ rewriting(
     "G8",
     "a draining topology is looked at again and again",
     Term,
-    "self._looking.discard(topology)",
+    "self._observing.discard(topology)",
     "pass",
     seeds=0,
     test="tests/master/test_term.py::test_a_draining_topology_is_looked_at_again_and_again",
