@@ -119,7 +119,7 @@ class CoreHost(EventHost):
         self.handed_over_at = -inf
         """When the interval was last made ready for another owner, as a master asks before it moves it: a time of the
         event loop."""
-        self.lack = ""
+        self.not_installed = ""
         """What is not installed at this worker, if it is the reason why the interval was given up."""
 
     def start(self) -> None:
@@ -147,8 +147,8 @@ class CoreHost(EventHost):
             self._give_up(self.damage)
         elif isinstance(error, NotInstalledError):
             log.error("journal %s: the interval cannot run here: %s", self.journal, error)
-            self.lack = str(error)
-            self._give_up(self.lack)
+            self.not_installed = str(error)
+            self._give_up(self.not_installed)
         else:
             log.error("journal %s: the interval is given up after an internal error", self.journal, exc_info=error)
             self.fault = f"internal error: {error_message(error)}"
