@@ -219,7 +219,7 @@ rewriting(
     "joined-without-past",
     "G8",
     "a sender that joins an interval is known by what was broadcast of it before",
-    HostNotices.notify,
+    HostNotices,
     "if not groups <= one.groups:",
     "if False:",
     seeds=0,
