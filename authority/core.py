@@ -96,7 +96,7 @@ class AuthorityCore:
         """The groups, and what has ended."""
         self._unjournaled = UnjournaledChanges()
         self._broadcast: dict[str, int] = {}
-        self._moved: dict[str, AnyGroup] = {}
+        self._changed_groups: dict[str, AnyGroup] = {}
         """The groups with members' values that no append has."""
         self._risen: dict[str, AnyGroup] = {}
         """The groups whose value no append has."""
@@ -269,19 +269,19 @@ class AuthorityCore:
     @property
     def _dirty(self) -> bool:
         """Whether anything waits: a base that was written, too."""
-        return self._urgent or bool(self._moved) or self._named is not None
+        return self._urgent or bool(self._changed_groups) or self._named is not None
 
     def _changed(self, group: AnyGroup) -> None:
         """Members of ``group`` have changed. If its value rises, that is broadcast once it is journaled."""
-        if group.moved:
-            self._moved[group.name] = group
+        if group.changed_states:
+            self._changed_groups[group.name] = group
         if group.rise():
             self._risen[group.name] = group
 
     def _take(self, size: int) -> AppendContent:
         """Take about ``size`` bytes of what waits, changes first.
 
-        Invariant: while changes remain, nothing after them is content. A moved member may come from a cut that is not
+        Invariant: while changes remain, nothing after them is taken. A changed member may come from a cut that is not
         journaled yet. A value may belong to a group that is not journaled yet. A group that was removed has no values.
         """
         content = AppendContent(AuthorityEntry([], {}, {}, {}))
@@ -290,13 +290,13 @@ class AuthorityCore:
             if self._unjournaled.changes:
                 return content
         get = self.registry.get
-        for name, group in list(self._moved.items()):
+        for name, group in list(self._changed_groups.items()):
             if size <= 0:
                 break
             if get(name) is group:
-                size -= group.take_moved(content.entry, size)
-            if get(name) is not group or not group.moved:
-                del self._moved[name]
+                size -= group.take_changed_states(content.entry, size)
+            if get(name) is not group or not group.changed_states:
+                del self._changed_groups[name]
         content.entry.values = {name: group.value for name, group in self._risen.items() if get(name) is group}
         self._risen.clear()
         return content

@@ -27,10 +27,10 @@ class Group(ABC, Generic[MemberT]):
     ``value`` is decided but not necessarily journaled. ``percentiles`` are decided percentile watermarks, by percentile
     in hundredths of a percent. Invariant: none of these values goes back (G7).
 
-    ``moved``: the members whose newest value no entry has.
+    ``changed_states``: the states of members whose newest value no entry has.
     """
 
-    __slots__ = ("_states", "_working", "moved", "name", "percentiles", "value")
+    __slots__ = ("_states", "_working", "changed_states", "name", "percentiles", "value")
 
     of_processes: ClassVar[bool] = False
     """Whether the members are processes: they may be idle, and for them plus infinity is final."""
@@ -39,7 +39,7 @@ class Group(ABC, Generic[MemberT]):
         self.name = name
         self.value: int = value
         self.percentiles: dict[int, int] = {}
-        self.moved: dict[MemberState[MemberT], None] = {}
+        self.changed_states: dict[MemberState[MemberT], None] = {}
         self._states: dict[MemberT, MemberState[MemberT]] = {}
         self._working = MinTracker()
         """The watermarks of the members that take part in the minimum. Missing members are at minus infinity."""
@@ -61,7 +61,7 @@ class Group(ABC, Generic[MemberT]):
         if watermark == state.watermark and idle == state.idle:
             return None
         self._set(state, watermark, idle)
-        self.moved[state] = None
+        self.changed_states[state] = None
         return state
 
     def _set(self, state: MemberState[MemberT], watermark: int, idle: bool = False) -> None:
@@ -89,12 +89,12 @@ class Group(ABC, Generic[MemberT]):
 
     # The journal.
 
-    def take_moved(self, entry: AuthorityEntry, size: int) -> int:
-        """Move rows of about ``size`` bytes from ``moved`` to ``entry``. Return their size."""
+    def take_changed_states(self, entry: AuthorityEntry, size: int) -> int:
+        """Move rows of about ``size`` bytes from ``changed_states`` to ``entry``. Return their size."""
         keys: list[KeysRow] = []
         processes: list[ProcessRow] = []
         used = 0
-        for state in list(self.moved):
+        for state in list(self.changed_states):
             if used >= size:
                 break
             row = journal_row(state)
@@ -103,7 +103,7 @@ class Group(ABC, Generic[MemberT]):
             else:
                 keys.append(row)
             used += row_size(row)
-            del self.moved[state]
+            del self.changed_states[state]
         if keys:
             entry.keys[self.name] = keys
         if processes:
@@ -120,7 +120,7 @@ class Group(ABC, Generic[MemberT]):
     def _drop(self, state: MemberState[MemberT]) -> None:
         """Forget a member. Another one has its value, or none needs it."""
         del self._states[state.member]
-        self.moved.pop(state, None)
+        self.changed_states.pop(state, None)
         if not state.idle:
             self._working.remove(state.watermark)
 

@@ -60,7 +60,7 @@ class KeyedGroup(Group[KeyInterval]):
         if count > max(MAX_MEMBERS, len(self._states)):
             raise AcceptRefusedError(f"{keys} of {self.name}: the group has {len(self._states):,} members already")
         made = MemberState(keys, sequencer, min(state.watermark for state in over))
-        self.moved.update(dict.fromkeys(self.put(made)))
+        self.changed_states.update(dict.fromkeys(self.put(made)))
         return made
 
     def put(self, made: MemberState[KeyInterval]) -> list[MemberState[KeyInterval]]:

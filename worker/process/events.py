@@ -19,7 +19,7 @@ from millwheel.coordination.contract import CoordinatorUnavailableError
 from millwheel.model.core_protocol import Core
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import SequencerRefusedError, StateStore, StoreUnavailableError
-from millwheel.store.repetition import CertainCalls
+from millwheel.store.repetition import RetriedCalls
 from millwheel.worker.log.messages import EndSubscription, LogAnswer, LogEffect, LogEvent, Publish, SubscriberEffect
 from millwheel.worker.messages import (
     Acknowledge,
@@ -96,7 +96,7 @@ class EventHost(ABC):
         self.core = core
         self._now = clock
         self._store = store
-        self.certain = CertainCalls(f"journal {journal}", (StoreUnavailableError, CoordinatorUnavailableError))
+        self.retried = RetriedCalls(f"journal {journal}", (StoreUnavailableError, CoordinatorUnavailableError))
         """The calls that the core waits for. Any thread may ask whether one is repeated."""
         self._queue = queue
         self._send, self._report, self._hooks, self._subscribers = send, report, hooks, subscribers
@@ -158,7 +158,7 @@ class EventHost(ABC):
                 case Report():
                     self._report(effect)
                 case AppendEntry():
-                    self._spawn(append(self, self.certain, self._store, effect))
+                    self._spawn(append(self, self.retried, self._store, effect))
                 case Publish() | EndSubscription() | LogAnswer():
                     self._subscribers(effect)
                 case AsyncHook():
@@ -229,10 +229,10 @@ def refuse_not_owner(delivery: Delivery) -> None:
         delivery.channel.reply(delivery.token, _NOT_OWNER, (), f"{delivery.journal} was released here")
 
 
-async def append(host: CallingHost, certain: CertainCalls, store: StateStore, effect: AppendEntry) -> None:
+async def append(host: CallingHost, retried: RetriedCalls, store: StateStore, effect: AppendEntry) -> None:
     """Append to the journal, and post the result. An append of unknown outcome is repeated until it is certain."""
     try:
-        await certain.append(store, effect.journal, effect.append)
+        await retried.append(store, effect.journal, effect.append)
     except SequencerRefusedError as error:
         host.post(Deposed(str(error)))
         return

@@ -110,7 +110,7 @@ class CoreHost(EventHost):
             refused,
         )
         self._peers = peers
-        self._calls = HostCalls(self, store, peers, self.certain, {} if ahead is None else ahead)
+        self._calls = HostCalls(self, store, peers, self.retried, {} if ahead is None else ahead)
         self._requests: set[asyncio.Future[Any]] = set()
         """Requests for which the core has no answer yet."""
         self.fault = ""
