@@ -35,6 +35,7 @@ from millwheel.client.injector.messages import (
     ConnectionOpened,
     DeliveryAnswered,
     Disconnect,
+    EffectlessEvent,
     EndDeclared,
     IdleDeclared,
     IdleEnded,
@@ -48,7 +49,6 @@ from millwheel.client.injector.messages import (
     PublishWatermark,
     RoutingArrived,
     SessionFailed,
-    SilentEvent,
     Tick,
     WatermarkDeclared,
     WatermarkReached,
@@ -229,7 +229,7 @@ class InjectorCore:
             case RoutingArrived():
                 out = self._on_routing(event.routing, now)
             case ConnectionLost() | WritesPending() | WatermarksBroadcast() | ProcessSuperseded() | SessionFailed():
-                self._on_silent(event)
+                self._on_effectless(event)
                 return []
             case _:
                 self._on_publication(event)
@@ -255,7 +255,7 @@ class InjectorCore:
         require(value <= oldest or self.late > 0, "only a late record is below the published watermark (G7)")
         require(self.unacked > 0 or self.oldest_unacked() == MAX_TIMESTAMP, "the oldest un-ACKed record is one (G1)")
 
-    def _on_silent(self, event: SilentEvent) -> None:
+    def _on_effectless(self, event: EffectlessEvent) -> None:
         match event:
             case ConnectionLost():
                 self.outbound.disconnected(event.address)
