@@ -6,7 +6,7 @@ from typing import Final
 
 from millwheel.client.injector import dividing
 from millwheel.client.injector.core import InjectorCore
-from millwheel.client.injector.outbound import InjectedBatch
+from millwheel.client.injector.outbound_queue import InjectedBatch
 from millwheel.client.injector.rerouting import Rerouting
 from millwheel.master.services import routing
 from millwheel.rpc import deliveries
