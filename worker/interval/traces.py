@@ -10,6 +10,7 @@ from millwheel.model.deliveries import OpaqueIds, PositionIds
 from millwheel.model.traced_records import TracedRecords
 from millwheel.model.traces import Operation, RecordSpan, SpanSource, TraceContext
 from millwheel.sdk.context import Context
+from millwheel.worker.interval.commits.read_runs import produced_by
 from millwheel.worker.interval.entry import ProductionRow
 from millwheel.worker.messages import Acknowledged, Appended, AppendEntry, Delivery, SendDelivery
 from millwheel.worker.traces import OwnerTraces, ReceivedRecord
@@ -200,7 +201,7 @@ class IntervalTraces(OwnerTraces):
 
 def _produced(context: Context[Any] | None) -> int:
     """How many productions a context has."""
-    return 0 if context is None or context._productions is None else len(context._productions)
+    return 0 if context is None else produced_by(context)
 
 
 def _trim(table: dict[Any, Any]) -> None:

@@ -13,7 +13,7 @@ __all__ = ["Produced", "runs_of"]
 _LEAST_RUN: Final = 8
 """Fewer results are rows: a run of them would save nothing."""
 
-Produced = ProducedColumns | tuple[bytes, list[Production]]
+Produced = ProducedColumns | tuple[bytes, Sequence[Production]]
 """What many keys have produced together, or one key by itself."""
 
 
