@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, groupby
 from typing import Any
 
 from millwheel.sdk.context import Context
@@ -13,7 +14,7 @@ __all__ = ["produced_by", "rows_behind", "runs_of_reads"]
 
 
 def runs_of_reads(contexts: Mapping[bytes, Context[Any]], position: int) -> list[ProductionRun]:
-    """What the hooks of several splits have read, as runs: one for neighbours of one stream and with the same consumers.
+    """What the hooks of splits have read, as runs: one for neighbours of one stream with the same consumers.
 
     Invariant (G15): the records of a split keep their order, and come before all else that its hooks have produced.
 
@@ -22,31 +23,37 @@ def runs_of_reads(contexts: Mapping[bytes, Context[Any]], position: int) -> list
         position: That of the first record.
     """
     runs: list[ProductionRun] = []
-    for key, context in contexts.items():
-        read = context._read
-        if read is None:
-            continue
-        if not runs or not _joins(runs[-1], read):
-            at = runs[-1].positions.stop if runs else position
-            targets = tuple((name, list(keys) if isinstance(keys, list) else keys) for name, keys in read.targets)
-            runs.append(ProductionRun(at, read.stream, targets, [], [], []))
-        else:
-            for (_, known), (_, more) in zip(runs[-1].targets, read.targets, strict=True):
-                if isinstance(known, list):
-                    known += more
-        runs[-1].producers.append((len(read.values), key))
-        runs[-1].values.extend(read.values)
-        runs[-1].times.extend(read.timestamps)
+    reads = ((key, context._read) for key, context in contexts.items() if context._read is not None)
+    for _, some in groupby(reads, lambda one: _form(one[1])):
+        runs.append(_run_of(list(some), runs[-1].positions.stop if runs else position))
     return runs
 
 
-def _joins(run: ProductionRun, read: ProducedRead) -> bool:
-    """Whether a read has the stream and the consumers of a run, and its keys where these are those of all records."""
-    return run.stream == read.stream and _form(run.targets) == _form(read.targets)
+def _form(read: ProducedRead) -> Any:
+    """The stream and the consumers of a read, with a key where that is the key of all records."""
+    return read.stream, [(name, None if isinstance(keys, list) else keys) for name, keys in read.targets]
 
 
-def _form(targets: Any) -> list[tuple[str, bytes | None]]:
-    return [(name, None if isinstance(keys, list) else keys) for name, keys in targets]
+def _run_of(reads: Sequence[tuple[bytes, ProducedRead]], position: int) -> ProductionRun:
+    """The run of some reads of one form."""
+    first = reads[0][1]
+    columns: list[Any] = [[read.targets[at][1] for _, read in reads] for at in range(len(first.targets))]
+    targets = [
+        (name, _joined(keys) if isinstance(keys[0], list) else keys[0])
+        for (name, _), keys in zip(first.targets, columns, strict=True)
+    ]
+    return ProductionRun(
+        position,
+        first.stream,
+        tuple(targets),
+        [(len(read.values), key) for key, read in reads],
+        _joined(read.values for _, read in reads),
+        _joined(read.timestamps for _, read in reads),
+    )
+
+
+def _joined(columns: Iterable[Sequence[Any]]) -> list[Any]:
+    return list(chain.from_iterable(columns))
 
 
 def rows_behind(context: Context[Any], runs: Sequence[ProductionRun]) -> Sequence[Production]:

@@ -185,7 +185,7 @@ class Sealer:
         holds: list[tuple[bytes, int | None]] = []
         # A key with a context in the batch gets no result of a pane. So its results come before what its hooks produce.
         made = 0 if sealed.entry is None else len(sealed.entry.productions)
-        runs, producing = list[ProductionRun](), list(batch.results)
+        runs, producing = list[ProductionRun](), list[Produced](batch.results)
         if producing and self._setup.config.result_columns:
             runs, producing = runs_of(producing, first | made)
         elif self._setup.program.feeds and self._reads_stay_columns:

@@ -8,9 +8,7 @@ from itertools import accumulate
 __all__ = ["parts_of", "places_by_journal"]
 
 
-def places_by_journal(
-    locate: Callable[[bytes], str], keys: Sequence[bytes]
-) -> list[tuple[str, Sequence[int] | None]]:
+def places_by_journal(locate: Callable[[bytes], str], keys: Sequence[bytes]) -> list[tuple[str, Sequence[int] | None]]:
     """The journals that own some keys, each with the places of its keys. None: all of them.
 
     >>> places_by_journal(lambda key: "low" if key < b"m" else "high", [b"a", b"z", b"b"])
@@ -27,7 +25,7 @@ def places_by_journal(
     places: dict[str, list[int]] = {}
     for at, key in enumerate(keys):
         places.setdefault(known[key], []).append(at)
-    return list(places.items())
+    return [(name, None if len(places) == 1 else chosen) for name, chosen in places.items()]
 
 
 def parts_of(
@@ -42,7 +40,7 @@ def parts_of(
         last = first + most_records
         some, own = values[first:last], keys[first:last]
         end, size = first + len(some), sum(map(len, some)) + sum(map(len, own))
-        if size > most_bytes:
+        if size >= most_bytes:
             sizes = accumulate(len(key) + len(value) for key, value in zip(own, some, strict=True))
             end, size = next((first + at, size) for at, size in enumerate(sizes, 1) if size >= most_bytes)
         yield slice(first, end), size

@@ -15,7 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.outbound import UnackedBatches
@@ -46,6 +46,11 @@ _OWN_AGE: Final = 1 << 62
 """The age of the own sequence. All other sequences are older, so their ages are smaller."""
 
 _NO_FLOWS: Final[dict[str, Flow]] = {}
+
+_Columns = tuple[list[bytes], list[bytes], list[bytes], list[int], list[bytes]]
+"""Keys at the consumer, producing keys, values, timestamps, and opaque ids. No opaque id: the positions are the ids."""
+
+_Item = TypeVar("_Item")
 
 
 class Outbox:
@@ -152,39 +157,32 @@ class Outbox:
             numbers = range(positions[0], positions[-1] + 1)
         ((consumer, key),) = targets[0]
         place = consumer, streams[0], self._locate(consumer, key), sequence
-        columns = map(list, (producers, values, timestamps, opaque if opaque[0] else ()))
-        return list(self._made_of(place, numbers, [key] * len(rows), *columns))
+        others = list(timestamps), list(opaque if opaque[0] else ())
+        return list(self._made_of(place, numbers, ([key] * len(rows), list(producers), list(values), *others)))
 
     def _group_runs(self, runs: Iterable[ProductionRun]) -> Iterator[ProductionBatch]:
         """Group runs of productions, with no step for each production."""
         for run in runs:
-            producers, timestamps = run.each_producer(), run.timestamps()
+            producers, stamps = run.each_producer(), run.timestamps()
             for consumer, keys in run.targets:
                 if isinstance(keys, bytes):
-                    place = consumer, run.stream, self._locate(consumer, keys), ""
-                    of_all = [keys] * len(run.values)
-                    yield from self._made_of(place, run.positions, of_all, producers, run.values, timestamps, [])
-                    continue
-                columns = producers, run.values, timestamps
+                    keys = [keys] * len(run.values)
                 for journal, chosen in places_by_journal(partial(self._locate, consumer), keys):
                     place = consumer, run.stream, journal, ""
-                    if chosen is None:
-                        yield from self._made_of(place, run.positions, keys, *columns, [])
-                        continue
-                    positions = [run.position + at for at in chosen]
-                    own = [[column[at] for at in chosen] for column in (keys, *columns)]
+                    columns: _Columns = keys, producers, run.values, stamps, []
+                    positions: Sequence[int] = run.positions
+                    if chosen is not None:
+                        own = _chosen(keys, chosen), _chosen(producers, chosen), _chosen(run.values, chosen)
+                        columns = *own, _chosen(stamps, chosen), []
+                        positions = [run.position + at for at in chosen]
                     # Each record of the run has one key at the consumer. So what is left out is due to other intervals.
-                    yield from self._made_of(place, positions, *own, [], whole=True)
+                    yield from self._made_of(place, positions, columns, whole=True)
 
     def _made_of(
         self,
         place: tuple[IncarnationId, str, str, str],
         positions: Sequence[int],
-        keys: list[bytes],
-        producers: list[bytes],
-        values: list[bytes],
-        timestamps: list[int],
-        opaque: list[bytes],
+        columns: _Columns,
         *,
         whole: bool = False,
     ) -> Iterator[ProductionBatch]:
@@ -193,14 +191,11 @@ class Outbox:
         Args:
             place: The consumer, the stream, the journal of the interval, and the sequence.
             positions: They rise. If they are a range, they follow one another.
-            keys: The keys at the consumer.
-            producers: The producing keys.
-            values: The values.
-            timestamps: The timestamps.
-            opaque: The opaque ids. Empty: the positions are the ids.
+            columns: Of the productions.
             whole: Whether nothing between the positions is due to the interval. It is so in a range, too.
         """
         consumer, stream, journal, sequence = place
+        keys, producers, values, timestamps, opaque = columns
         age, whole = _age(sequence), whole or isinstance(positions, range)
         for part, size in parts_of(keys, values, MAX_BATCH_RECORDS, MAX_BATCH_BYTES):
             batch = ProductionBatch(self._next_token, consumer, stream, journal, sequence)
@@ -411,6 +406,10 @@ def _age(sequence: str) -> int:
         return _OWN_AGE
     number = re.search(r"\d+$", sequence)
     return int(number[0]) if number else 0
+
+
+def _chosen(column: Sequence[_Item], places: Sequence[int]) -> list[_Item]:
+    return [column[at] for at in places]
 
 
 def _close_commit(groups: dict[tuple[str, str, str], ProductionBatch]) -> None:

@@ -1,0 +1,35 @@
+"""A computation that produces many records at once, as the reader of a source does."""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+import millwheel as mw
+from millwheel.model.incarnation import IncarnationId
+from millwheel.sdk.context import Context
+from millwheel.sdk.scope import route_of_all
+from tests.worker.interval.driver import IntervalDriver
+
+__all__ = ["CONSUMERS", "ReadsAtOnce", "keyed_by_end"]
+
+DriverT = TypeVar("DriverT", bound=IntervalDriver)
+
+CONSUMERS: Final = IncarnationId("c.1"), IncarnationId("d.1")
+
+
+class ReadsAtOnce(mw.Computation[tuple[str, str], None]):
+    """Produces some records at once for each record that it gets, and one behind them."""
+
+    _feeds = True
+
+    def process_record(self, ctx: Context[None], record: mw.Record[tuple[str, str]]) -> None:
+        values = [f"{record.value[1]}-{key}" for key in ("a", "y", "a", "z")]
+        assert ctx._produce_all(ctx._scope.outputs["out"], values, [4, 3, 2, 1], 1_000)
+        ctx.produce("other", record.value[1], timestamp=mw.Timestamp(9))
+
+
+def keyed_by_end(driver: DriverT) -> DriverT:
+    """The same driver. One consumer of "out" has the last letter of a text as its key."""
+    route = route_of_all([(CONSUMERS[0], lambda value: str(value)[-1].encode())])
+    driver.state.scope.outputs["out"].route_all = route
+    return driver
