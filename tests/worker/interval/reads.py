@@ -10,10 +10,11 @@ from millwheel.sdk.context import Context
 from millwheel.sdk.scope import route_of_all
 from tests.worker.interval.driver import IntervalDriver
 
-__all__ = ["CONSUMERS", "ReadsAtOnce", "keyed_by_end"]
+__all__ = ["CONSUMERS", "TIMES", "ReadsAtOnce", "keyed_by_end"]
 
 DriverT = TypeVar("DriverT", bound=IntervalDriver)
 
+TIMES: Final = [14, 13, 12, 11]
 CONSUMERS: Final = IncarnationId("c.1"), IncarnationId("d.1")
 
 
@@ -24,12 +25,20 @@ class ReadsAtOnce(mw.Computation[tuple[str, str], None]):
 
     def process_record(self, ctx: Context[None], record: mw.Record[tuple[str, str]]) -> None:
         values = [f"{record.value[1]}-{key}" for key in ("a", "y", "a", "z")]
-        assert ctx._produce_all(ctx._scope.outputs["out"], values, [4, 3, 2, 1], 1_000)
+        output = ctx._scope.outputs["out"]  # noqa: SLF001  # readers of sources alone produce at once
+        if not ctx._produce_all(output, values, TIMES, 1_000):  # noqa: SLF001  # see above
+            for at, value in zip(TIMES, values, strict=True):
+                ctx.produce("out", value, timestamp=mw.Timestamp(at))
         ctx.produce("other", record.value[1], timestamp=mw.Timestamp(9))
 
 
 def keyed_by_end(driver: DriverT) -> DriverT:
     """The same driver. One consumer of "out" has the last letter of a text as its key."""
-    route = route_of_all([(CONSUMERS[0], lambda value: str(value)[-1].encode())])
-    driver.state.scope.outputs["out"].route_all = route
+
+    def key(value: str) -> bytes:
+        return value[-1].encode()
+
+    binding = driver.state.scope.outputs["out"]
+    binding.route = lambda value: ((CONSUMERS[0], key(value)),)
+    binding.route_all = route_of_all([(CONSUMERS[0], key)])
     return driver

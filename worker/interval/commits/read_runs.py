@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby
 from typing import Any
 
@@ -10,20 +10,24 @@ from millwheel.sdk.context import Context
 from millwheel.sdk.effects import ProducedRead, Production
 from millwheel.worker.interval.entry import ProductionRun
 
-__all__ = ["produced_by", "rows_behind", "runs_of_reads"]
+__all__ = ["produced_by", "reads_in", "rows_behind", "runs_of_reads"]
 
 
-def runs_of_reads(contexts: Mapping[bytes, Context[Any]], position: int) -> list[ProductionRun]:
+def reads_in(contexts: Mapping[bytes, Context[Any]]) -> Iterator[tuple[bytes, ProducedRead]]:
+    """What the hooks of a batch have produced at once, with the producing key of each."""
+    return ((key, context._read) for key, context in contexts.items() if context._read is not None)
+
+
+def runs_of_reads(reads: Iterable[tuple[bytes, ProducedRead]], position: int) -> list[ProductionRun]:
     """What the hooks of splits have read, as runs: one for neighbours of one stream with the same consumers.
 
     Invariant (G15): the records of a split keep their order, and come before all else that its hooks have produced.
 
     Args:
-        contexts: By split: the contexts of a batch. What they have read is in the runs, and nothing else.
+        reads: What was read, and from which split.
         position: That of the first record.
     """
     runs: list[ProductionRun] = []
-    reads = ((key, context._read) for key, context in contexts.items() if context._read is not None)
     for _, some in groupby(reads, lambda one: _form(one[1])):
         runs.append(_run_of(list(some), runs[-1].positions.stop if runs else position))
     return runs

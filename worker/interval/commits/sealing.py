@@ -16,7 +16,7 @@ from millwheel.sdk.options import LateAction
 from millwheel.sdk.scope import UNSET
 from millwheel.worker.dedup import IdDelta
 from millwheel.worker.interval.commits.production_ids import deterministic_id
-from millwheel.worker.interval.commits.read_runs import rows_behind, runs_of_reads
+from millwheel.worker.interval.commits.read_runs import reads_in, rows_behind, runs_of_reads
 from millwheel.worker.interval.commits.result_runs import Produced, runs_of
 from millwheel.worker.interval.commits.timer_changes import TimerChanges
 from millwheel.worker.interval.entry import (
@@ -189,7 +189,7 @@ class Sealer:
         if producing and self._setup.config.result_columns:
             runs, producing = runs_of(producing, first | made)
         elif self._setup.program.feeds and self._reads_stay_columns:
-            runs = runs_of_reads(batch.contexts, first | made)
+            runs = runs_of_reads(reads_in(batch.contexts), first | made)
         made += sum(len(run.values) for run in runs)
         dropped = 0
         for key, context in batch.contexts.items():
