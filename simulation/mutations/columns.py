@@ -21,6 +21,7 @@ from millwheel.worker.interval.panes import changes
 from millwheel.worker.interval.panes.table import PaneTable, WindowPanes
 from millwheel.worker.interval.pump import IntervalPump
 from millwheel.worker.process.building import Builder
+from millwheel.worker.process.destinations import CatalogRouting
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
@@ -427,6 +428,18 @@ rewriting(
     "binding.route_all is None",
     seeds=0,
     test=_READS + "a_second_read_of_a_commit_comes_behind_the_first",
+    why=_FEW,
+)
+
+rewriting(
+    "reads-for-former-consumers",
+    "G1",
+    "what is read at once goes to the consumers that the stream has now",
+    CatalogRouting,
+    "binding.route, binding.route_all = routes[stream]",
+    "binding.route, _ = routes[stream]",
+    seeds=0,
+    test="tests/worker/test_others_keys.py::test_many_values_have_the_targets_that_each_has_now",
     why=_FEW,
 )
 
