@@ -21,10 +21,10 @@ def places_by_journal(locate: Callable[[bytes], str], keys: Sequence[bytes]) -> 
     journal = locate(min(keys))
     if journal and locate(max(keys)) == journal:
         return [(journal, None)]
-    known = {key: locate(key) for key in set(keys)}
     places: dict[str, list[int]] = {}
+    add = {key: places.setdefault(locate(key), []).append for key in dict.fromkeys(keys)}
     for at, key in enumerate(keys):
-        places.setdefault(known[key], []).append(at)
+        add[key](at)
     return [(name, None if len(places) == 1 else chosen) for name, chosen in places.items()]
 
 
