@@ -116,7 +116,7 @@ class ProductionRun(msgspec.Struct, array_like=True, frozen=True):
 
 def _count(column: Sequence[Any]) -> int:
     """The number of items of a column with (number, item) pairs. ValueError: a number is below 1."""
-    numbers = [one[0] for one in column if isinstance(one, tuple)]
+    numbers: list[int] = [one[0] for one in column if isinstance(one, tuple)]
     if any(number < 1 for number in numbers):
         raise ValueError("a run of productions with a number below 1")
     return len(column) - len(numbers) + sum(numbers)

@@ -242,7 +242,7 @@ def test_a_second_read_of_a_commit_comes_behind_the_first(columns: bool) -> None
     driver = reading(columns=columns)
     driver.deliver(("p", "x", 5), ("p", "w", 5))
     driver.commit()
-    sent = {}
+    sent: dict[int, tuple[str, bytes]] = {}
     for stream, _, values, _, positions in deliveries(driver):
         sent.update(zip(positions, ((stream, value) for value in values), strict=True))
     made = [f"{what}{end}" for what in "xw" for end in ("-a", "-y", "-a", "-z", "")]
