@@ -10,12 +10,11 @@ from millwheel.model.deliveries import OpaqueIds, PositionIds
 from millwheel.model.traced_records import TracedRecords
 from millwheel.model.traces import Operation, RecordSpan, SpanSource, TraceContext
 from millwheel.sdk.context import Context
-from millwheel.worker.interval.commits.read_runs import produced_by
 from millwheel.worker.interval.entry import ProductionRow
 from millwheel.worker.messages import Acknowledged, Appended, AppendEntry, Delivery, SendDelivery
 from millwheel.worker.traces import OwnerTraces, ReceivedRecord
 
-__all__ = ["HookMark", "IntervalTraces"]
+__all__ = ["HookMark", "IntervalTraces", "produced_by"]
 
 MAX_TRACED_KEYS: Final = 1_000
 """Maximum keys of which traces are remembered, for what they produce and for their timers. The oldest go first."""
@@ -202,6 +201,11 @@ class IntervalTraces(OwnerTraces):
 def _produced(context: Context[Any] | None) -> int:
     """How many productions a context has."""
     return 0 if context is None else produced_by(context)
+
+
+def produced_by(context: Context[Any]) -> int:
+    """How many productions a context has, with those that it has produced at once."""
+    return (0 if context._read is None else len(context._read.values)) + len(context._productions or ())
 
 
 def _trim(table: dict[Any, Any]) -> None:

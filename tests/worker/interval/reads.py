@@ -10,8 +10,6 @@ from millwheel.sdk.context import Context
 from millwheel.sdk.scope import route_of_all
 from tests.worker.interval.driver import IntervalDriver
 
-__all__ = ["CONSUMERS", "TIMES", "ReadsAtOnce", "keyed_by_end"]
-
 DriverT = TypeVar("DriverT", bound=IntervalDriver)
 
 TIMES: Final = [14, 13, 12, 11]

@@ -10,7 +10,7 @@ from millwheel.sdk.context import Context
 from millwheel.sdk.effects import ProducedRead, Production
 from millwheel.worker.interval.entry import ProductionRun
 
-__all__ = ["produced_by", "reads_in", "rows_behind", "runs_of_reads"]
+__all__ = ["reads_in", "rows_behind", "runs_of_reads"]
 
 
 def reads_in(contexts: Mapping[bytes, Context[Any]]) -> Iterator[tuple[bytes, ProducedRead]]:
@@ -64,8 +64,3 @@ def rows_behind(context: Context[Any], runs: Sequence[ProductionRun]) -> Sequenc
     """The productions of a context that are in no run, in their order. ``runs``: those of its batch."""
     others = context._productions or ()
     return others if context._read is None or runs else [*context._read.productions(), *others]
-
-
-def produced_by(context: Context[Any]) -> int:
-    """How many productions a context has."""
-    return (0 if context._read is None else len(context._read.values)) + len(context._productions or ())

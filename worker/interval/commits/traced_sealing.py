@@ -6,13 +6,12 @@ from collections.abc import Callable
 from itertools import chain
 
 from millwheel.sdk.effects import ProducedColumns
-from millwheel.worker.interval.commits.read_runs import produced_by
 from millwheel.worker.interval.commits.sealing import Sealed, Sealer
 from millwheel.worker.interval.entry import IntervalEntry, ProductionRow
 from millwheel.worker.interval.hooks.runner import HookBatch
 from millwheel.worker.interval.outbox.flows import ProductionBatch
 from millwheel.worker.interval.state import IntervalState
-from millwheel.worker.interval.traces import IntervalTraces
+from millwheel.worker.interval.traces import IntervalTraces, produced_by
 
 __all__ = ["TracedSealer", "sealer_for"]
 
