@@ -21,7 +21,7 @@ from enum import Enum, auto
 from typing import Final, assert_never
 
 from millwheel.coordination.contract import Compare, DamagedValueError
-from millwheel.master import injecting, reshaping
+from millwheel.master import injection_plans, reshape_plans
 from millwheel.master.change_plan import ChangePlan
 from millwheel.master.event_log import plan_event, recorded
 from millwheel.master.event_texts import event_of_change
@@ -73,9 +73,9 @@ from millwheel.master.messages import (
     TransactionEnded,
     UpdateTopology,
 )
-from millwheel.master.plans import PlanInputs, Planner
 from millwheel.master.restores import RestoresInProgress
 from millwheel.master.settings import MasterSettings
+from millwheel.master.topology_plans import PlanInputs, TopologyPlanner
 from millwheel.model.catalog import Catalog
 from millwheel.model.core_protocol import RisingValues, require
 from millwheel.model.time import Timestamp, milliseconds, seconds
@@ -426,8 +426,8 @@ class MasterCore:
     def _inputs(self) -> PlanInputs:
         return PlanInputs(self.catalog, self._settings, self._now, self._unusable, self.loads)
 
-    def _planner(self) -> Planner:
-        return Planner(self._inputs())
+    def _planner(self) -> TopologyPlanner:
+        return TopologyPlanner(self._inputs())
 
     def _plan(self, request: Request) -> ChangePlan:
         match request:
@@ -450,11 +450,11 @@ class MasterCore:
                 planner = self._planner()
                 return planner.logs.ensure(request) if isinstance(request, EnsureLog) else planner.logs.delete(request)
             case OpenInjector() | FinishInjector() | RetireInjector() | CommitBatch() | RetireQuery():
-                return injecting.plan_injection(self.catalog, request, self._unusable, self._now)
+                return injection_plans.plan_injection(self.catalog, request, self._unusable, self._now)
             case MoveInterval() | SplitInterval() | MergeIntervals():
-                return reshaping.plan_reshape(self.catalog, request, self._unusable, self.loads)
+                return reshape_plans.plan_reshape(self.catalog, request, self._unusable, self.loads)
             case ReleaseParents():
-                return reshaping.plan_release(self.catalog, request)
+                return reshape_plans.plan_release(self.catalog, request)
             case RecordEvent():
                 return plan_event(self.catalog.events, request, self._now)
 

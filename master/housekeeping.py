@@ -14,8 +14,8 @@ from millwheel.master.assignment import add_assignments, add_releases
 from millwheel.master.change_plan import ChangePlan
 from millwheel.master.draining import DrainWatch
 from millwheel.master.messages import Progress
-from millwheel.master.plans import PlanInputs, Planner
 from millwheel.master.restores import RestoresInProgress
+from millwheel.master.topology_plans import PlanInputs, TopologyPlanner
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, hours, seconds
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
@@ -121,8 +121,8 @@ class Housekeeping:
         for make in (
             self._assignments,
             self._releases,
-            lambda: Planner(self._inputs()).end_updates(),
-            lambda: Planner(self._inputs()).logs.create_missing(),
+            lambda: TopologyPlanner(self._inputs()).end_updates(),
+            lambda: TopologyPlanner(self._inputs()).logs.create_missing(),
             self._retired_streams,
             self._garbage,
             self._retired_journals,
@@ -143,14 +143,14 @@ class Housekeeping:
         for name, record in inputs.known.live_topologies():
             draining = record.state == catalog.TOPOLOGY_STATE_DRAINING and not record.removed
             if draining and self.drains.is_through(name):
-                return Planner(inputs).drained(name)
+                return TopologyPlanner(inputs).drained(name)
         return ChangePlan()
 
     def _delivered_removals(self) -> ChangePlan:
         if not self._delivered:
             return ChangePlan()
         inputs = self._inputs()
-        plan = Planner(inputs).drop_delivered(self._delivered)
+        plan = TopologyPlanner(inputs).drop_delivered(self._delivered)
         if not plan.puts:
             removed = {one.incarnation for _, record in inputs.known.live_topologies() for one in record.removed}
             self._delivered &= removed

@@ -19,12 +19,12 @@ from millwheel.master.hook_failures import hook_failures
 from millwheel.master.leader_changes import leader_problems
 from millwheel.master.loads import FRESH
 from millwheel.master.missing_workers import missing_workers
-from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.replica import MasterReplica, steady_clock
 from millwheel.master.services.events import list_events
 from millwheel.master.services.overview import explain_hold, overview
 from millwheel.master.silences import injected_groups, silence_texts
 from millwheel.master.stream_resolution import refuse_unknown_stream, resolve_stream
+from millwheel.master.topology_plans import refuse_unknown_topology
 from millwheel.master.trouble import (
     link_problems,
     node_problems,

@@ -16,10 +16,10 @@ from typing import Final
 
 from millwheel.master.forks import refuse_fork
 from millwheel.master.messages import AbandonRestore, BeginRestore, RestoreTopology
-from millwheel.master.plans import name_taken, refuse_problems
 from millwheel.master.replica import MasterReplica
 from millwheel.master.restores import repeated_restore
 from millwheel.master.term import Term
+from millwheel.master.topology_plans import name_taken, refuse_problems
 from millwheel.master.validation import validate
 from millwheel.model.catalog import LIVE_STATES, Catalog
 from millwheel.model.formats import COLUMNS

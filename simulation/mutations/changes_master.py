@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millwheel.coordination import sequencers
-from millwheel.master import assignment, change_plan, draining, garbage, injecting
+from millwheel.master import assignment, change_plan, draining, garbage, injection_plans
 from millwheel.master.assignment import IntervalAssigner
 from millwheel.master.change_plan import PlanBuilder
 from millwheel.master.core import MasterCore
@@ -114,7 +114,7 @@ rewriting(
     "batch-cursors-go-back",
     "G1",
     "a query's cursor only rises",
-    injecting.commit_batch,
+    injection_plans.commit_batch,
     "request.batch > committed",
     "request.batch != committed",
     seeds=0,
@@ -126,7 +126,7 @@ rewriting(
     "zombies-finish",
     "G3",
     "a process finishes under its newest sequencer alone",
-    injecting.finish_injector,
+    injection_plans.finish_injector,
     "record.sequencer != request.sequencer or ",
     "",
     seeds=0,
@@ -138,7 +138,7 @@ rewriting(
     "retired-unfinished",
     "G8",
     "a process is retired when this life of it has finished",
-    injecting.retire_injector,
+    injection_plans.retire_injector,
     "not record.finished and record.sequencer != request.sequencer",
     "False",
     seeds=0,

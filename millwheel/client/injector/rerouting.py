@@ -127,7 +127,7 @@ class Rerouting:
         """Append the first records of the event's head to the queues of its keys. Returns those queues."""
         head, keys = event.head, event.keys
         consumer = None if routing is None else routing.consumers.get(head.consumer)
-        if consumer is None or not self._unkeyed.stands(head):
+        if consumer is None or not self._unkeyed.is_current(head):
             return {}
         queues: dict[OutboundQueue, None] = {}
         if keys:

@@ -45,7 +45,7 @@ from millwheel.rpc.unknown_names import UnknownNameError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2 as specs
 
-__all__ = ["PlanInputs", "Planner", "name_taken", "refuse_problems", "refuse_unknown_topology"]
+__all__ = ["PlanInputs", "TopologyPlanner", "name_taken", "refuse_problems", "refuse_unknown_topology"]
 
 _MAX_CANCELLATIONS: Final = 8
 """How many requests to cancel a topology of one name are remembered."""
@@ -101,7 +101,7 @@ class PlanInputs:
         return PlanBuilder(self.known, self.unusable)
 
 
-class Planner:
+class TopologyPlanner:
     """Plans for topologies, based on one version of the catalog.
 
     It has many methods: one for each request, and for what no request asks for.
