@@ -9,11 +9,12 @@ from typing import Any
 
 from millwheel.model.stream_names import full_name, local_name
 from millwheel.sdk.codecs import StateCodec, ValueCodec, ValueFormat, codec_for
-from millwheel.sdk.column_fields import ColumnFields, column_fields
+from millwheel.sdk.column_fields import column_fields
+from millwheel.sdk.column_reading import ColumnReading, conditions_of, filters_for
 from millwheel.sdk.columns import ColumnWindows
 from millwheel.sdk.computation import Computation, overrides_timer_hook
 from millwheel.sdk.context import Context
-from millwheel.sdk.declarations import DerivedStream, Reading, as_it_is
+from millwheel.sdk.declarations import DerivedStream, Reading
 from millwheel.sdk.errors import UsageError, did_you_mean
 from millwheel.sdk.growing.codec import any_state_codec
 from millwheel.sdk.growing.fields import is_growing
@@ -81,9 +82,8 @@ class CompiledComputation:
     """Whether no hook begins before the commits of former ones are durable: see ``Computation._writes``."""
     windows: ColumnWindows | None = None
     """How windows are kept by columns. None: each pane is in the state of its key, or it has no windows."""
-    column_fields: Mapping[str, ColumnFields] = field(default_factory=dict)
-    """By input stream: how windows by columns read fields of its records from columns. A stream without: from values
-    alone."""
+    column_readings: Mapping[str, ColumnReading] = field(default_factory=dict)
+    """By input stream: how windows by columns read its records from columns. A stream without: from values alone."""
     remedy: str = ""
     """What helps if its hooks fail. Empty: what helps with all user code. See ``Computation._remedy``."""
     topology: str = ""
@@ -155,12 +155,12 @@ def compile_computation(
         feeds=computation._feeds,
         writes=computation._writes,
         windows=windows,
-        column_fields={}
+        column_readings={}
         if windows is None
         else {
             stream: found
             for stream, called in names.items()
-            if (found := _column_fields(plan.streams[called], readings.get(called, ()))) is not None
+            if (found := _column_reading(plan.streams[called], readings.get(called, ()))) is not None
         },
         remedy=computation._remedy,
         topology=topology.name,
@@ -191,11 +191,16 @@ def _by_columns(
     return replace(windows, encode=encode, encode_columns=by_columns)
 
 
-def _column_fields(stream: PlannedStream, readings: Sequence[Reading]) -> ColumnFields | None:
-    """How fields of a stream's records are read from columns. A filter, a function or a user's codec needs values."""
-    if _codec(stream).format is not ValueFormat.MSGPACK or any(one.convert is not as_it_is for one in readings):
+def _column_reading(stream: PlannedStream, readings: Sequence[Reading]) -> ColumnReading | None:
+    """How a stream's records are read from columns. A function or a user's codec needs values."""
+    if _codec(stream).format is not ValueFormat.MSGPACK or any(one.conditions is None for one in readings):
         return None
-    return column_fields(stream.type)
+    fields = column_fields(stream.type)
+    if fields is None:
+        return None
+    conditions = [each for one in readings for whole in one.conditions or () for each in conditions_of(whole)]
+    filters = filters_for(conditions, stream.type)
+    return None if filters is None else ColumnReading(fields, filters)
 
 
 def consumers_of(topology: TopologyGraph, stream: str) -> list[tuple[str, Callable[[Any], bytes]]]:

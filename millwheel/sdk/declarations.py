@@ -16,6 +16,7 @@ from millwheel.sdk.codecs import Codec
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation, input_and_state_types
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import Problem, did_you_mean
+from millwheel.sdk.expressions import Expression
 from millwheel.sdk.keys import KeyExtractor
 from millwheel.sdk.option_checks import computation_option_problems
 from millwheel.sdk.options import ComputationOptions, LateAction, Retention
@@ -95,6 +96,11 @@ class Reading:
     """The type of the values that the hook gets. UNKNOWN if nothing states it."""
     convert: Callable[[Any], Any]
     """The value that the hook gets, or DROPPED. It is ``as_it_is`` where only the name differs."""
+    conditions: tuple[Expression, ...] | None = None
+    """What ``convert`` does, if it only drops values: it passes those for which all these expressions are true.
+
+    None: it changes values, or it calls a function.
+    """
 
 
 @dataclass(slots=True)

@@ -27,7 +27,16 @@ from millwheel.sdk.topology import TopologyGraph
 from millwheel.sdk.typeinfo import type_name
 from millwheel.streams.checked import refuse_unknown
 from millwheel.streams.derivations import DerivedKeyExtractor, KeyTexts, derivation_of
-from millwheel.streams.steps import Branch, are_disjoint, compiled, expands, keeps_value, on_a_copy, to_one
+from millwheel.streams.steps import (
+    Branch,
+    are_disjoint,
+    compiled,
+    conditions_in,
+    expands,
+    keeps_value,
+    on_a_copy,
+    to_one,
+)
 
 __all__ = ["Input", "Keyed", "StepOptions", "declare_step", "other_side", "outer_sides", "refuse_dead_letters", "sides"]
 
@@ -175,7 +184,7 @@ def _reading(given: Input, branch: Branch, copy: Callable[[Any], Any] | None) ->
     """``copy``: None if the branch is the only one that reads the record's value."""
     steps = branch.steps if copy is None else on_a_copy(branch.steps, copy)
     convert = to_one(steps) if steps else as_it_is
-    return Reading(given.port or branch.stream, given.record_type, convert)
+    return Reading(given.port or branch.stream, given.record_type, convert, conditions_in(steps))
 
 
 def _problem(read: Sequence[tuple[Input, Branch]]) -> str:

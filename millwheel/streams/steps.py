@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from millwheel.sdk.declarations import DROPPED
-from millwheel.sdk.expressions import expression_of
+from millwheel.sdk.expressions import Expression, expression_of
 from millwheel.sdk.function_code import may_change_its_argument
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Step",
     "are_disjoint",
     "compiled",
+    "conditions_in",
     "divide",
     "expands",
     "keeps_value",
@@ -88,6 +89,16 @@ def expands(steps: Sequence[Step]) -> bool:
 def keeps_value(steps: Sequence[Step]) -> bool:
     """Whether each value that passes is unchanged, and of the same type as those that do not."""
     return all(isinstance(step, Filter) for step in steps)
+
+
+def conditions_in(steps: Sequence[Step]) -> tuple[Expression, ...] | None:
+    """The expressions of which each value that passes fulfils all. None: a step is no filter by an expression."""
+    found: list[Expression] = []
+    for step in steps:
+        if not isinstance(step, Filter) or (condition := expression_of(step.keep)) is None:
+            return None
+        found.append(condition)
+    return tuple(found)
 
 
 def are_disjoint(one: Sequence[Step], other: Sequence[Step]) -> bool:

@@ -17,6 +17,7 @@ from millwheel.worker.dedup.pieces import PositionPiece
 from millwheel.worker.dedup.positions import PositionSource
 from millwheel.worker.dedup.tables import Tables
 from millwheel.worker.interval.hooks.pane_gate import PaneGate
+from millwheel.worker.interval.hooks.pane_reading import PaneReader
 from millwheel.worker.interval.hooks.runner import Runner
 from millwheel.worker.interval.outbox.outbox import Outbox
 from millwheel.worker.interval.panes.key_index import KeyIndex
@@ -347,7 +348,7 @@ rewriting(
     "G1",
     "what a function or a filter makes of a value is not taken from its column",
     compiled,
-    " or any(one.convert is not as_it_is for one in readings)",
+    " or any(one.conditions is None for one in readings)",
     "",
     seeds=0,
     test="tests/windows/test_by_column_fields.py::test_values_are_made_where_only_they_say_it",
@@ -370,9 +371,9 @@ rewriting(
     "fields-of-other-records",
     "G1",
     "of columns, the numbers of the records at hand are taken",
-    PaneGate,
-    "rows = np.arange(len(records))[rows][places]",
-    "rows = np.arange(len(places))",
+    PaneReader,
+    "rows = np.arange(len(records))[rows][found.places]",
+    "rows = np.arange(len(found.places))",
     seeds=0,
     test="tests/windows/test_by_column_fields.py::test_fields_of_columns_have_the_effects_of_records",
     why=_FEW,

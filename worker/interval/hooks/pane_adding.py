@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from millwheel.worker.interval.blocked_key_table import RecordItem, Wait
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
-from millwheel.worker.interval.hooks.pane_gate import Divided, PaneGate, picked, starts_in
+from millwheel.worker.interval.hooks.pane_gate import PaneGate, starts_in
 from millwheel.worker.interval.hooks.pane_moving import PaneMover
+from millwheel.worker.interval.hooks.pane_reading import Divided, picked
 from millwheel.worker.interval.hooks.runner import Runner
 from millwheel.worker.interval.intake import DeliveryReceipt
 from millwheel.worker.interval.setup import IntervalSetup
