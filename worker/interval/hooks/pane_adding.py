@@ -68,7 +68,9 @@ class PaneAdder:
         if added:
             self._add(keys, added, found)
             self._trace(receipt, added)
-        taken = added if not found.dropped else [*added, *(indexes[place] for place in found.dropped)]
+        taken = indexes
+        if len(added) + len(found.dropped) < len(indexes):
+            taken = added if not found.dropped else [*added, *(indexes[place] for place in found.dropped)]
         if taken:
             self._runner.batch.added_of(receipt).extend(taken)
         return done, waits, len(added) + calls

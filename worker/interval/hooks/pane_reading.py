@@ -30,6 +30,9 @@ def picked(column: Sequence[Item], places: Column | Sequence[int]) -> Sequence[I
     """The items at increasing places. If these are all, the column itself: the usual case costs no copy."""
     if len(places) == len(column):
         return column
+    if isinstance(column, range) and not isinstance(places, Sequence):
+        found: list[Any] = (places * column.step + column.start).tolist()
+        return found
     return [column[place] for place in (places if isinstance(places, Sequence) else places.tolist())]
 
 
