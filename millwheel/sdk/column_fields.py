@@ -12,7 +12,7 @@ from typing import Any, Final, get_origin
 
 import msgspec
 
-from millwheel.sdk.exact_types import behind, is_plain_struct
+from millwheel.sdk.exact_types import behind, is_plain_struct, unless_none
 from millwheel.sdk.typeinfo import cached_by_type
 
 __all__ = ["ColumnFields", "column_fields"]
@@ -40,7 +40,8 @@ class ColumnFields:
             closed: Whether it refuses values with other fields.
         """
         self._names = {one.name: one.encode_name for one in fields}
-        self._types = {one.encode_name: behind(one.type) for one in fields}
+        self._types = {one.encode_name: behind(unless_none(one.type) or one.type) for one in fields}
+        """What the column of a field has exactly. A field that may be None takes it, too: no column has nulls."""
         self._needed = {one.encode_name for one in fields if one.required or not _has_plain_default(one)}
         self._closed = closed
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millwheel.sdk.column_fields import ColumnFields
 from millwheel.sdk.errors import UsageError
-from millwheel.sdk.expression_columns import columns_for, truths
+from millwheel.sdk.expression_columns import columns_for_truth, truths
 from millwheel.sdk.expressions import Expression
 
 if TYPE_CHECKING:
@@ -82,10 +82,10 @@ def filters_for(conditions: Iterable[Expression], record_type: Any) -> list[Colu
     found: list[ColumnFilter] = []
     for condition in conditions:
         try:
-            fields = columns_for(condition, record_type)
+            fields = columns_for_truth(condition, record_type)
         except UsageError:  # the type of the stream was unknown when the program was built: each record fails
             return None
-        if fields is None or condition.type_in(record_type) is str:
+        if fields is None:
             return None
         found.append(ColumnFilter(condition, fields))
     return found

@@ -143,7 +143,10 @@ class Stream(MissingSteps, Generic[T]):
 
     def split(self, choose: Callable[[T], bool]) -> tuple[Stream[T], Stream[T]]:
         """Two streams: the records for whose values ``choose`` is true, and the others."""
-        return self.filter(choose), self.filter(lambda value: not choose(value))
+        others: Any = lambda value: not choose(value)  # noqa: E731
+        if isinstance(choose, Expression) and choose.type_in(self.record_type) is bool:
+            others = ~choose
+        return self.filter(choose), self.filter(others)
 
     def union(self, *others: Stream[T]) -> Stream[T]:
         """The records of this stream and of others, of the same type.

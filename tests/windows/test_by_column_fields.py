@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -105,8 +106,14 @@ BESIDE_A_LATE_ONE = [
 ]
 
 
-def results(topology: mw.Topology, actions: list[tuple[str, Any]], limits: IntervalSettings, tables: bool) -> Any:
-    """All that the topology does. Results of windows that end together have no order."""
+def results(
+    topology: mw.Topology,
+    actions: list[tuple[str, Any]],
+    limits: IntervalSettings,
+    tables: bool,
+    make: Callable[..., Any] = Bid,
+) -> Any:
+    """All that the topology does. Results of windows that end together have no order. ``make``: the records."""
     with pytest.MonkeyPatch.context() as patches:
         if tables:
             patches.setattr(IntervalReceiver, "deliver", as_table)
@@ -117,7 +124,7 @@ def results(topology: mw.Topology, actions: list[tuple[str, Any]], limits: Inter
                     if kind == "send":
                         harness.send_all(
                             "bids",
-                            [(Bid(key, *rest), mw.Timestamp(NOON + at * SECOND)) for key, at, *rest in what],
+                            [(make(key, *rest), mw.Timestamp(NOON + at * SECOND)) for key, at, *rest in what],
                         )
                     elif kind == "advance":
                         watermark = max(watermark, what)
