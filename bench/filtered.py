@@ -161,7 +161,9 @@ def main() -> None:
     for name, times in found.items():
         table.add_row(name, f"{min(times):.2f}-{max(times):.2f}")
     Console().print(table)
-    write_figures([Figure(f"filtered.{name}", min(each), "µs", tuple(each)) for name, each in found.items()], arguments.out)
+    write_figures(
+        [Figure(f"filtered.{name}", min(each), "µs", tuple(each)) for name, each in found.items()], arguments.out
+    )
 
 
 if __name__ == "__main__":

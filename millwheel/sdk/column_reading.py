@@ -1,4 +1,4 @@
-"""How windows by columns read an input from columns of Arrow: the filters before them, and the fields (section 4.2; G1).
+"""How windows by columns read an input from columns of Arrow: filters before them, and fields (section 4.2; G1).
 
 A filter that is an expression of fields is computed for all records of a delivery at once. What a filter drops is not
 looked at by the next one, nor by an aggregate, as with records. So neither fails for a record that is not there.
@@ -44,6 +44,10 @@ class ColumnReading:
         names = self._fields.columns_of(read, columns)
         return None if names is None else {field: name for (field, _), name in zip(read, names, strict=True)}
 
+    def problem(self, wanted: Iterable[tuple[str, type]]) -> str:
+        """Why no columns have the fields that are wanted and those of the filters. Empty: there may be such columns."""
+        return self._fields.problem([*self._read, *wanted])
+
     def passing(self, count: int, column: Callable[[str, slice | Rows], Any]) -> Rows:
         """The places of those records that all filters pass, in their order.
 
@@ -77,15 +81,15 @@ def conditions_of(condition: Expression) -> list[Expression]:
     return [each for part in condition.parts for each in conditions_of(part)]
 
 
-def filters_for(conditions: Iterable[Expression], record_type: Any) -> list[ColumnFilter] | None:
-    """The filters by columns of values of a type. None: columns cannot compute one of them."""
+def filters_for(conditions: Iterable[Expression], record_type: Any) -> list[ColumnFilter] | str:
+    """The filters by columns of values of a type. A text: why columns cannot compute one of them."""
     found: list[ColumnFilter] = []
     for condition in conditions:
         try:
             fields = columns_for_truth(condition, record_type)
-        except UsageError:  # the type of the stream was unknown when the program was built: each record fails
-            return None
+        except UsageError as error:  # the type of the stream was unknown when the program was built
+            return str(error)
         if fields is None:
-            return None
+            return f"its filter {condition!r} is not of numbers, truth values and comparisons of texts alone"
         found.append(ColumnFilter(condition, fields))
     return found

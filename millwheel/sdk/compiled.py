@@ -9,8 +9,8 @@ from typing import Any
 
 from millwheel.model.stream_names import full_name, local_name
 from millwheel.sdk.codecs import StateCodec, ValueCodec, ValueFormat, codec_for
-from millwheel.sdk.column_fields import column_fields
-from millwheel.sdk.column_reading import ColumnReading, conditions_of, filters_for
+from millwheel.sdk.column_plan import column_reading, why_hooks
+from millwheel.sdk.column_reading import ColumnReading
 from millwheel.sdk.columns import ColumnWindows
 from millwheel.sdk.computation import Computation, overrides_timer_hook
 from millwheel.sdk.context import Context
@@ -160,7 +160,7 @@ def compile_computation(
         else {
             stream: found
             for stream, called in names.items()
-            if (found := _column_reading(plan.streams[called], readings.get(called, ()))) is not None
+            if isinstance(found := column_reading(plan.streams[called], readings.get(called, ())), ColumnReading)
         },
         remedy=computation._remedy,
         topology=topology.name,
@@ -179,7 +179,7 @@ def _by_columns(
 
     ``verify``: whether values are checked when they are encoded.
     """
-    if not options.strong or any(len(each) > 1 for each in readings.values()):
+    if why_hooks(computation, options, readings):
         return None
     windows = computation._by_columns()
     if windows is None:
@@ -189,18 +189,6 @@ def _by_columns(
     plain = codec.format is ValueFormat.MSGPACK and stream.type == windows.result_type
     encode, by_columns = codec.verify_all if verify else None, windows.encode_columns if plain else None
     return replace(windows, encode=encode, encode_columns=by_columns)
-
-
-def _column_reading(stream: PlannedStream, readings: Sequence[Reading]) -> ColumnReading | None:
-    """How a stream's records are read from columns. A function or a user's codec needs values."""
-    if _codec(stream).format is not ValueFormat.MSGPACK or any(one.conditions is None for one in readings):
-        return None
-    fields = column_fields(stream.type)
-    if fields is None:
-        return None
-    conditions = [each for one in readings for whole in one.conditions or () for each in conditions_of(whole)]
-    filters = filters_for(conditions, stream.type)
-    return None if filters is None else ColumnReading(fields, filters)
 
 
 def consumers_of(topology: TopologyGraph, stream: str) -> list[tuple[str, Callable[[Any], bytes]]]:

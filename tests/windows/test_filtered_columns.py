@@ -40,18 +40,18 @@ with_none: st.SearchStrategy[Tree] = st.one_of(
 )
 either = st.one_of(conditions, with_none)
 trees = st.one_of(either, either, st.tuples(st.sampled_from(["&", "|"]), either, either)).filter(has_fields)
+key, at, paid = st.sampled_from("abc"), st.integers(0, 25), st.booleans()
 sales = st.tuples(
-    st.sampled_from("abc"),
-    st.integers(0, 25),
+    key,
+    at,
     texts,
     st.one_of(st.integers(-3, 3), ints),
     floats,
-    st.booleans(),
+    paid,
     st.one_of(st.integers(-2, 2), st.none()),
     st.one_of(texts, st.none()),
 )
-whole = st.tuples(*(st.integers(1, 2) if number == 6 else texts if number == 7 else one for number, one in enumerate(
-    [st.sampled_from("abc"), st.integers(0, 25), texts, st.integers(-3, 3), floats, st.booleans(), None, None])))  # fmt: skip
+whole = st.tuples(key, at, texts, st.integers(-3, 3), floats, paid, st.integers(1, 2), texts)
 table = st.tuples(st.just("send"), st.one_of(st.lists(whole, min_size=1, max_size=8), st.lists(sales, max_size=4)))
 advance = st.tuples(st.just("advance"), st.integers(0, 30))
 actions = st.lists(st.one_of(table, table, advance, st.just(("crash", None))), min_size=1, max_size=8)
@@ -72,7 +72,16 @@ def program(*filters: Any) -> mw.Topology:
 
 
 DIVIDED = ("/", ("const", 6), ("price",))
-TWO_KEYS = [("send", [("a", 1, "tea", 0, 0.5, True, 1, "x"), ("a", 2, "tea", 3, 0.5, True, 1, "x"), ("b", 3, "", 0, 0.5, True, 1, "")])]
+TWO_KEYS = [
+    (
+        "send",
+        [
+            ("a", 1, "tea", 0, 0.5, True, 1, "x"),
+            ("a", 2, "tea", 3, 0.5, True, 1, "x"),
+            ("b", 3, "", 0, 0.5, True, 1, ""),
+        ],
+    )
+]
 """The first two are of one key. A filter that divides by their price fails for one of them."""
 
 

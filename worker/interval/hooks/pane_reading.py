@@ -140,8 +140,7 @@ class PaneReader:
             rows = np.arange(len(records))[rows][found.places]
 
         def column(field: str, places: slice | Rows) -> Any:
-            whole = isinstance(places, slice)
-            return records.column(names[field], rows if whole else _rows_at(rows, places))
+            return records.column(names[field], rows if isinstance(places, slice) else _rows_at(rows, places))
 
         try:
             passed = reading.passing(len(found.places), column)
