@@ -65,7 +65,7 @@ class ColumnReading:
             chosen = slice(None) if len(places) == count else places
             kept = truths(condition, {field: column(field, chosen) for field, _ in fields})
             if not kept.all():
-                places = places[kept]
+                places = places[np.flatnonzero(kept)]  # quicker than by truth values
             if not len(places):
                 break
         return places

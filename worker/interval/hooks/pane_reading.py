@@ -72,7 +72,7 @@ class Divided:
         if len(passed) < len(self.places):
             kept = np.zeros(len(self.places), bool)
             kept[passed] = True
-            self.dropped = self.places[~kept].tolist()
+            self.dropped = self.places[np.flatnonzero(~kept)].tolist()
             self.keep(kept)
         self.given = given
 
