@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from millwheel.model.wording import named
 from millwheel.sdk.codecs import ValueFormat
 from millwheel.sdk.column_fields import column_fields
-from millwheel.sdk.column_reading import ColumnReading, conditions_of, filters_for
+from millwheel.sdk.column_reading import ColumnReading, steps_for
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.declarations import ComputationDeclaration, Reading
 from millwheel.sdk.field_paths import type_at
@@ -76,14 +76,13 @@ def column_reading(stream: PlannedStream, readings: Sequence[Reading]) -> Column
     """How a stream's records are read from columns. A text: why not. A function or a user's codec needs values."""
     if stream.codec is None or stream.codec.format is not ValueFormat.MSGPACK:
         return "its stream has bytes, protobuf messages, or a codec of its own"
-    if any(one.conditions is None for one in readings):
+    if any(one.steps is None for one in readings):
         return "a function before it needs values: a filter by an expression, such as mw.col('price') > 5, does not"
     fields = column_fields(stream.type)
     if fields is None:
         return f"its stream's type {type_name(stream.type)} is no plain struct"
-    conditions = [each for one in readings for whole in one.conditions or () for each in conditions_of(whole)]
-    filters = filters_for(conditions, stream.type)
-    return filters if isinstance(filters, str) else ColumnReading(fields, filters)
+    steps = steps_for((step for one in readings for step in one.steps or ()), stream.type)
+    return steps if isinstance(steps, str) else ColumnReading(fields, steps)
 
 
 def _why_rows(stream: PlannedStream, key: KeyExtractor) -> str:

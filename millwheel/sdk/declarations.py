@@ -20,6 +20,7 @@ from millwheel.sdk.expressions import Expression
 from millwheel.sdk.keys import KeyExtractor
 from millwheel.sdk.option_checks import computation_option_problems
 from millwheel.sdk.options import ComputationOptions, LateAction, Retention
+from millwheel.sdk.selections import Selection
 from millwheel.sdk.typeinfo import accepts, normalise, type_name
 
 __all__ = [
@@ -96,10 +97,10 @@ class Reading:
     """The type of the values that the hook gets. UNKNOWN if nothing states it."""
     convert: Callable[[Any], Any]
     """The value that the hook gets, or DROPPED. It is ``as_it_is`` where only the name differs."""
-    conditions: tuple[Expression, ...] | None = None
-    """What ``convert`` does, if it only drops values: it passes those for which all these expressions are true.
+    steps: tuple[Expression | Selection, ...] | None = None
+    """What ``convert`` does: an expression drops the values for which it is false, and a selection replaces a value.
 
-    None: it changes values, or it calls a function.
+    None: it does something else, such as calling a function.
     """
 
 

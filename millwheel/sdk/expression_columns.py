@@ -20,7 +20,7 @@ from millwheel.sdk.typeinfo import supertype
 if TYPE_CHECKING:
     from millwheel.sdk.columns import Column
 
-__all__ = ["columns_for", "columns_for_truth", "computed", "truths"]
+__all__ = ["columns_for", "columns_for_truth", "computed", "kind_in_columns", "truths"]
 
 _ARITHMETIC: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "+": operator.add,
@@ -73,6 +73,11 @@ def columns_for(expression: Expression, record_type: Any) -> list[tuple[str, typ
     expression.type_in(record_type)
     fields: list[tuple[str, type]] = []
     return fields if _kind(expression, record_type, fields) is not None else None
+
+
+def kind_in_columns(expression: Expression, record_type: Any) -> type | None:
+    """The type of what columns compute. None: they cannot compute it."""
+    return _kind(expression, record_type, [])
 
 
 def columns_for_truth(expression: Expression, record_type: Any) -> list[tuple[str, type]] | None:

@@ -12,7 +12,7 @@ from millwheel.rpc import deliveries
 from millwheel.rpc.columns import RecordColumns
 from millwheel.sdk import column_plan, column_reading, expression_columns
 from millwheel.sdk.column_fields import ColumnFields
-from millwheel.sdk.column_reading import ColumnReading
+from millwheel.sdk.column_reading import ColumnRows
 from millwheel.worker.dedup import check, renaming
 from millwheel.worker.dedup.pieces import PositionPiece
 from millwheel.worker.dedup.positions import PositionSource
@@ -350,7 +350,7 @@ rewriting(
     "G1",
     "what a function or a filter makes of a value is not taken from its column",
     column_plan.column_reading,
-    "if any(one.conditions is None for one in readings):",
+    "if any(one.steps is None for one in readings):",
     "if False:",
     seeds=0,
     test="tests/windows/test_by_column_fields.py::test_values_are_made_where_only_they_say_it",
@@ -361,11 +361,11 @@ rewriting(
     "filters-of-columns-passed-over",
     "G1",
     "a filter by an expression drops rows of a table as it drops records",
-    ColumnReading.passing,
-    "if not kept.all():",
-    "if False:",
+    ColumnRows.filter,
+    "if kept.all():",
+    "if True:",
     seeds=0,
-    test=_FILTERS + "filters_have_the_effects_they_have_on_records",
+    test=_FILTERS + "steps_have_the_effects_they_have_on_records",
     why=_FEW,
 )
 
@@ -373,11 +373,23 @@ rewriting(
     "fields-of-dropped-rows",
     "G1",
     "an aggregate takes the fields of the rows that the filters have passed",
-    PaneReader,
-    "if len(passed) == len(found.places) else passed",
-    "if len(passed) == len(found.places) else np.arange(len(passed))",
+    ColumnRows.fields,
+    "== self._count else self.places",
+    "== self._count else self.places - self.places[0]",
     seeds=0,
-    test=_FILTERS + "filters_have_the_effects_they_have_on_records",
+    test=_FILTERS + "filters_by_expressions_need_no_values",
+    why=_FEW,
+)
+
+rewriting(
+    "computed-fields-of-dropped-rows",
+    "G1",
+    "what select has computed leaves with the rows that a later filter drops",
+    ColumnRows.filter,
+    "{name: column[chosen] for",
+    "{name: column[: len(chosen)] for",
+    seeds=0,
+    test=_FILTERS + "steps_have_the_effects_they_have_on_records",
     why=_FEW,
 )
 

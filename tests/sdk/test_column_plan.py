@@ -28,6 +28,12 @@ class Sale(msgspec.Struct):
     size: int | None = None
 
 
+class Income(msgspec.Struct):
+    shop: str
+    euros: float
+    rank: int = 1
+
+
 class Tagged(msgspec.Struct, tag=True):
     shop: str
 
@@ -49,11 +55,20 @@ BY_COLUMNS: dict[str, Build] = {
     "no filter": counted,
     "an expression": lambda sales: counted(sales.filter(mw.col("price") > 5).filter(mw.col("item") != None)),  # noqa: E711
     "one that may be None": lambda sales: counted(sales.filter(mw.col("size") > 5)),
+    "a selection": lambda sales: counted(sales.select(Income, euros=mw.col("price") / 100).filter(mw.col("euros") > 1)),
     "aggregates": lambda sales: counted(sales, n=agg.sum("price"), m=agg.mean(mw.col("price") / 2)),
 }
 BY_VALUES: dict[str, tuple[Build, str]] = {
     "a function": (lambda sales: counted(sales.filter(lambda sale: sale.price > 5)), "a function before it"),
     "a map": (lambda sales: counted(sales.map(lambda sale: sale, Sale)), "its key is computed by code"),
+    "a selection of an integer": (
+        lambda sales: counted(sales.select(Income, euros=mw.col("price") * 2)),
+        "the field 'euros' of Income is no plain int, as col('price') * 2 is",
+    ),
+    "a default": (
+        lambda sales: counted(sales.select(Income, euros=mw.col("price") / 2), n=agg.sum("rank")),
+        "reads a field that select leaves at its default",
+    ),
     "a text": (lambda sales: counted(sales.filter(mw.col("item"))), "its filter col('item') is not"),
     "a key of a number": (lambda sales: counted(sales, "price"), "its key 'price' is no text"),
     "a key of two fields": (lambda sales: counted(sales, "shop", "item"), "its key is no single field"),

@@ -16,7 +16,7 @@ from millwheel.rpc.columns import RecordColumns
 from millwheel.testing import TopologyHarness
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval.intake import IntervalReceiver
-from tests.sdk.test_expressions import Tree, conditions, expression, floats, has_fields, ints, texts
+from tests.sdk.test_expressions import Tree, conditions, expression, floats, has_fields, ints, numbers, texts
 from tests.windows.test_by_column_fields import results
 from tests.windows.test_by_columns import COLUMNS, HOOKS, NOON, as_table
 
@@ -38,6 +38,7 @@ with_none: st.SearchStrategy[Tree] = st.one_of(
     st.tuples(st.sampled_from(["<", "!="]), st.just(("note",)), st.tuples(st.just("const"), texts)),
     st.tuples(st.just("in"), st.just(("note",)), st.lists(texts, min_size=1)),
 )
+selections = numbers.filter(has_fields)
 either = st.one_of(conditions, with_none)
 trees = st.one_of(either, either, st.tuples(st.sampled_from(["&", "|"]), either, either)).filter(has_fields)
 key, at, paid = st.sampled_from("abc"), st.integers(0, 25), st.booleans()
@@ -60,11 +61,29 @@ limits = st.builds(
 )
 
 
-def program(*filters: Any) -> mw.Topology:
+class Again(msgspec.Struct):
+    """The fields of a sale under other names, so a step may follow a step."""
+
+    auction: str
+    item: str
+    price: int
+    weight: float
+    paid: bool
+    size: int | None
+    note: str | None = None
+
+
+def field_for(kind: Any) -> str:
+    """The field that has results of this type."""
+    return {int: "price", float: "weight", bool: "paid"}[kind]
+
+
+def program(*steps: Any) -> mw.Topology:
+    """``steps``: conditions of filters, and the fields of selections."""
     topology = mw.Topology("totals")
     sales: Any = topology.source("bids", Sale)
-    for one in filters:
-        sales = sales.filter(one)
+    for one in steps:
+        sales = sales.select(Again, **one) if isinstance(one, dict) else sales.filter(one)
     windowed = sales.key_by("auction").window(windows.tumbling(mw.seconds(10)))
     aggregates = {"n": agg.count(), "worth": agg.max(mw.col("price")), "paid": agg.count(where=mw.col("size") != None)}  # noqa: E711
     windowed.aggregate("totals", **aggregates, too_late="late", options={"on_failure": mw.dead_letter(after=1)})
@@ -87,16 +106,26 @@ TWO_KEYS = [
 
 @pytest.mark.guarantee("G1", section="4.2")
 @settings(max_examples=200)
-@given(actions, limits, st.lists(trees, min_size=1, max_size=3))
+@given(actions, limits, st.lists(st.one_of(trees, trees, selections), min_size=1, max_size=4))
 @example(TWO_KEYS, COLUMNS, [("!=", ("price",), ("const", 0)), (">", DIVIDED, ("const", 1))])
 @example(TWO_KEYS, COLUMNS, [(">", DIVIDED, ("const", 1)), ("!=", ("price",), ("const", 0))])
 @example(TWO_KEYS, replace(COLUMNS, batch_records=1), [("!=", ("price",), ("const", 0))])
-def test_filters_have_the_effects_they_have_on_records(
-    actions: list[Any], limits: IntervalSettings, filters: list[Tree]
+@example(TWO_KEYS, COLUMNS, [("-", ("const", 5), ("price",)), ("<", ("price",), ("const", 5))])
+@example(TWO_KEYS, COLUMNS, [DIVIDED, ("!=", ("price",), ("const", 0))])
+@example(TWO_KEYS, COLUMNS, [("!=", ("price",), ("const", 0)), DIVIDED])
+def test_steps_have_the_effects_they_have_on_records(
+    actions: list[Any], limits: IntervalSettings, steps: list[Tree]
 ) -> None:
-    topology = program(*map(expression, filters))
+    topology = program(*map(step, steps))
     expected = results(topology, actions, replace(HOOKS, batch_records=limits.batch_records), False, Sale)
     assert results(topology, actions, limits, True, Sale) == expected
+
+
+def step(tree: Tree) -> Any:
+    """A filter by a condition. A number and each second condition are computed as a field."""
+    written = expression(tree)
+    kind = written.type_in(Sale)
+    return written if kind is bool and tree[0] != "in" else {field_for(kind): written}
 
 
 def made(topology: mw.Topology, monkeypatch: pytest.MonkeyPatch, rows: list[Sale]) -> tuple[int, Any]:
@@ -120,7 +149,8 @@ def made(topology: mw.Topology, monkeypatch: pytest.MonkeyPatch, rows: list[Sale
         return len(made), sorted((one.auction, one.n, one.worth, one.paid) for one in harness.values("totals"))
 
 
-PLAIN = [Sale("a", "tea", 7, 0.5, True, 1, "x"), Sale("b", "jam", 0, float("nan"), False, 2, "y")]
+PLAIN = [Sale("b", "jam", 0, float("nan"), False, 2, "y"), Sale("a", "tea", 7, 0.5, True, 1, "x")]
+"""The filters drop the first one."""
 
 
 @pytest.mark.parametrize(
@@ -140,6 +170,44 @@ def test_filters_by_expressions_need_no_values(filters: tuple[Any, ...], monkeyp
 
 def test_a_table_of_which_no_row_passes_begins_no_window(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made(program(mw.col("item") == "rum"), monkeypatch, PLAIN) == (0, [])
+
+
+class Income(msgspec.Struct, rename={"worth": "w"}):
+    store: str
+    worth: float
+    price: int
+    paid: bool = True
+    size: int | None = None
+
+
+def test_selected_fields_need_no_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    topology = mw.Topology("totals")
+    sales = topology.source("bids", Sale).filter(mw.col("price") != 0)
+    incomes = sales.select(Income, store="auction", worth=14 / mw.col("price"), price=mw.col("price") * 2)
+    again = incomes.filter(mw.col("worth") > 1).select(Again, auction="store", item="store", weight="worth")
+    windowed = again.filter(mw.col("weight") < 9).key_by("auction").window(windows.tumbling(mw.seconds(10)))
+    windowed.aggregate("totals", n=agg.count(), worth=agg.sum("price"), paid=agg.sum("weight"))
+    assert not topology.validate()
+    assert topology.plan().computations["totals"].inputs["bids"] == mw.key("auction")
+    assert made(topology, monkeypatch, PLAIN) == (0, [("a", 1, 14, 2.0)])
+
+
+class Ranked(msgspec.Struct):
+    auction: str
+    rank: int = 3
+
+
+@pytest.mark.parametrize("filters", [(), (mw.col("rank") == 3,)])
+def test_a_default_of_a_selection_needs_values(filters: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    topology = mw.Topology("totals")
+    ranked: Any = topology.source("bids", Sale).filter(mw.col("price") != 0).select(Ranked)
+    for one in filters:
+        ranked = ranked.filter(one)
+    windowed = ranked.key_by("auction").window(windows.tumbling(mw.seconds(10)))
+    windowed.aggregate("totals", n=agg.count(), worth=agg.sum("rank"), paid=agg.count())
+    count, found = made(topology, monkeypatch, PLAIN)
+    assert count > 0
+    assert found == [("a", 1, 3, 1)]
 
 
 @pytest.mark.parametrize("filters", [(lambda sale: sale.price != 0,), (mw.col("item"), mw.col("price"))])

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from millwheel.rpc.columns import RecordColumns
+from millwheel.sdk.column_reading import ColumnRows
 from millwheel.sdk.columns import Fold, NotFoldedError
 from millwheel.sdk.declarations import DROPPED
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
@@ -143,13 +144,12 @@ class PaneReader:
             return records.column(names[field], rows if isinstance(places, slice) else _rows_at(rows, places))
 
         try:
-            passed = reading.passing(len(found.places), column)
-            chosen = slice(None) if len(passed) == len(found.places) else passed
-            columns = {field: column(field, chosen) for field, _ in wanted}
-            given = fold.take(columns) if len(passed) else fold.read([])
+            passed = reading.passed(ColumnRows(len(found.places), column))
+            some = len(passed.places) > 0
+            given = fold.take(passed.fields(field for field, _ in wanted)) if some else fold.read([])
         except NotFoldedError:
             return False
-        found.drop_others(passed, given)
+        found.drop_others(passed.places, given)
         return True
 
 
