@@ -118,7 +118,7 @@ class ColumnReading:
         if isinstance(step, ColumnFilter):
             return
         before, taken = self._computed, self._taken
-        self._computed = step.computed.keys() | {name for name, (was, _) in step.taken.items() if was in before}
+        self._computed = frozenset(step.computed) | {name for name, (was, _) in step.taken.items() if was in before}
         self._taken = {
             name: was if taken is None else taken[was] for name, (was, _) in step.taken.items() if was not in before
         }
