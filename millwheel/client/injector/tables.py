@@ -54,6 +54,9 @@ def plain_table(data: Any, timestamp: str, id_column: str | None = None) -> Any:
     try:
         table = data if isinstance(data, pa.Table) else _read(data)
     except (TypeError, ValueError, pa.ArrowException) as error:
+        if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
+            why = f"a table of Arrow cannot have what this {type(data).__name__} has: {error}; no row is sent"
+            raise ValueEncodeError(why) from error
         made = "; `pyarrow.Table.from_pylist` makes one of a list of dicts" if isinstance(data, list) else ""
         raise UsageError(
             f"send_table takes a table or record batch of Arrow, or what can be read as one, and no "
@@ -212,7 +215,7 @@ class _Part:
     """A part of a table: a record batch, the times of its records in microseconds, and its first row in the table.
 
     ``positions``: those of its records in ``partition``, if they have some. ``ids``: the user's ids in place of these,
-    which are unique in ``batch`` if that is given.
+    from ``id_column``, which are unique in ``batch`` if that is given.
     """
 
     values: Any
@@ -221,6 +224,7 @@ class _Part:
     positions: range | None
     partition: str
     ids: list[bytes] | None
+    id_column: str | None
     batch: BatchOf | None
 
     def name_row(self, at: int, error: MillwheelError) -> None:
@@ -285,7 +289,7 @@ class TableAdmission:
             end = row + len(timestamps)
             positions = None if position is None else range(position + row, position + end)
             ids = None if id_column is None else _id_texts(values.column(id_column))
-            await self._send_part(_Part(values, timestamps, row, positions, partition, ids, batch))
+            await self._send_part(_Part(values, timestamps, row, positions, partition, ids, id_column, batch))
             row = end
 
     async def _send_part(self, part: _Part) -> None:
@@ -294,7 +298,7 @@ class TableAdmission:
         scope = admission.ids.scope(part.ids, part.positions, part.partition, part.batch)
         async with admission.turns:
             self._session.check()
-            while (keys := self._forms.keys(part.values)) is not None:
+            while (keys := self._forms.keys(part.values, part.id_column)) is not None:
                 routing = self._session.routing
                 await admission.wait_for_room(newest, count)
                 self._session.check()
