@@ -21,7 +21,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from millwheel.client.arrow.columns import StreamColumns
+from millwheel.sdk.tables.columns import StreamColumns
 from millwheel.client.arrow.state import StateColumns
 from millwheel.client.kept_log import KeptLog
 from millwheel.client.state_pages import StatePages

@@ -8,11 +8,13 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from millwheel.client.arrow.types import ArrowType, arrow_type, json_text, struct_fields
 from millwheel.rpc.v1 import topology_pb2 as specs
+from millwheel.sdk.codecs import ValueFormat
 from millwheel.sdk.errors import UsageError, ValueDecodeError
+from millwheel.sdk.record_schema import record_schema
+from millwheel.sdk.tables.types import ArrowType, arrow_type, json_text, struct_fields
 
-__all__ = ["StreamColumns", "ValueColumn"]
+__all__ = ["StreamColumns", "ValueColumn", "columns_of_type"]
 
 _ENCODED: Final = ArrowType(pa.binary())
 _AS_JSON: Final = ArrowType(pa.string(), json_text)
@@ -117,6 +119,15 @@ class StreamColumns:
         return [
             pa.array(field.kind.values(list(map(field.of, records))), field.kind.type) for field in self._fields or ()
         ]
+
+
+def columns_of_type(stream: str, record_type: Any, form: ValueFormat) -> StreamColumns:
+    """The columns of values of a type, which are encoded in this form. ``stream``: its name in errors."""
+    spec = specs.StreamSpec(name=stream, format=form.value)
+    schema = record_schema(record_type) if form is ValueFormat.MSGPACK else None
+    if schema is not None:
+        spec.schema.CopyFrom(schema)
+    return StreamColumns(spec)
 
 
 _decode: Final = msgspec.msgpack.Decoder().decode
