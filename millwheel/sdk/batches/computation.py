@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic
 
 from millwheel.sdk.batches.context import BatchContext
-from millwheel.sdk.batches.records import BatchRows, RecordBatch, RecordForm
+from millwheel.sdk.batches.records import RecordBatch, RecordForm
+from millwheel.sdk.batches.rows import BatchRows
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.growing.fields import is_growing
@@ -61,7 +62,8 @@ class BatchComputation(Computation[In, State], Generic[In, State]):
 
     def process_record(self, ctx: Context[State], record: Record[In]) -> Awaitable[None] | None:
         """Process a batch of one record. MillWheel calls it; define ``process_batch`` instead."""
-        return BatchProgram(self, {}, {}, {}).process_record(ctx, record)
+        result: None = BatchProgram(self, {}, {}, {}).process_record(ctx, record)
+        return result
 
     if not TYPE_CHECKING:
 
@@ -91,8 +93,7 @@ class BatchProgram:
         rows.add(0, record._key, record.timestamp, record.late)
         if form.decode is None:
             rows.values.append(record.value)
-        context: BatchContext[Any] = BatchContext({record._key: ctx}, 1, lambda row: ctx, self.outputs)
-        return self.call(context, RecordBatch(form, rows))
+        return self.call(BatchContext({record._key: ctx}, rows, lambda row: ctx, self.outputs), RecordBatch(form, rows))
 
     def call(self, context: BatchContext[Any], batch: RecordBatch[Any]) -> Any:
         """Call the hook. Returns what the hook returns, which should be None."""

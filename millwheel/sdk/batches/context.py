@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar, get_origin
 
-from millwheel.model.time import Timestamp
+from millwheel.model.time import LAST_TIMESTAMP, Timestamp
 from millwheel.sdk.arrays import is_numpy
 from millwheel.sdk.batches.fields import columns_given, list_of, row_numbers
+from millwheel.sdk.batches.rows import BatchRows
 from millwheel.sdk.context import Context
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import UsageError
+from millwheel.sdk.scope import Scope
 from millwheel.sdk.typeinfo import supertype, type_name
 
 __all__ = ["BatchContext", "KeyStates"]
@@ -58,29 +60,32 @@ class KeyStates(Generic[State]):
 class BatchContext(Generic[State]):
     """Access to the data of all keys of a batch. It is valid only while the hook that received it runs."""
 
-    __slots__ = ("_aim", "_contexts", "_count", "_types")
+    __slots__ = ("_aim", "_contexts", "_rows", "_scope", "_types")
 
     def __init__(
         self,
         contexts: Mapping[bytes, Context[State]],
-        count: int,
+        rows: BatchRows,
         aim: Callable[[int], Context[State]],
         types: Mapping[str, Any],
+        scope: Scope | None = None,
     ) -> None:
         """
         Args:
             contexts: Those of the keys of the batch.
-            count: The number of records.
+            rows: The records.
             aim: Returns the context of a row's key, for what the row's record causes.
             types: By output: the type of its values. An output without: any value.
+            scope: That of the contexts, if each takes what a row causes at the row's time. None: ``aim`` says it.
         """
         self._contexts = contexts
-        self._count = count
+        self._rows = rows
         self._aim = aim
         self._types = types
+        self._scope = scope
 
     def __repr__(self) -> str:
-        return f"BatchContext(keys={len(self._contexts)}, records={self._count})"
+        return f"BatchContext(keys={len(self._contexts)}, records={len(self._rows.keys)})"
 
     @property
     def states(self) -> KeyStates[State]:
@@ -108,8 +113,8 @@ class BatchContext(Generic[State]):
         Raises:
             UsageError: There is no such row.
         """
-        if not 0 <= row < self._count:
-            raise UsageError(f"the batch has rows 0 to {self._count - 1}, and no row {row!r}")
+        if not 0 <= row < len(self._rows.keys):
+            raise UsageError(f"the batch has rows 0 to {len(self._rows.keys) - 1}, and no row {row!r}")
         return self._aim(row)
 
     def produce(self, stream: str, values: Any, *, rows: Any = None, timestamps: Any = None) -> None:
@@ -129,21 +134,30 @@ class BatchContext(Generic[State]):
             UsageError: The arguments differ in length, or a row is none of the batch.
             Exception: As by ``Context.produce``.
         """
-        made = self._values(stream, values)
-        causes = range(self._count) if rows is None else row_numbers(rows, self._count)
+        made, count = self._values(stream, values), len(self._rows.keys)
+        causes = range(count) if rows is None else row_numbers(rows, count)
         if len(made) != len(causes):
             wanted = "each record of the batch" if rows is None else "each of rows="
             raise UsageError(f"produce({stream!r}) takes a value for {wanted}: {len(causes)}, and not {len(made)}")
-        aim = self._aim
         if timestamps is None:
-            for row, value in zip(causes, made, strict=True):
-                aim(row).produce(stream, value)
+            self._produce(stream, causes, made)
             return
-        times = list_of(timestamps)
+        aim, times = self._aim, list_of(timestamps)
         if len(times) != len(made):
             raise UsageError(f"produce({stream!r}) takes a timestamp for each of {len(made)} values, not {len(times)}")
         for row, value, at in zip(causes, made, times, strict=True):
             aim(row).produce(stream, value, timestamp=at)
+
+    def _produce(self, stream: str, causes: Sequence[int], made: Sequence[Any]) -> None:
+        """Produce values at the times of their rows. No hold allows more, so no context is aimed at a row for it."""
+        binding = None if self._scope is None else self._scope.outputs.get(stream)
+        if binding is None:
+            for row, value in zip(causes, made, strict=True):
+                self._aim(row).produce(stream, value)
+            return
+        keys, times, contexts = self._rows.keys, self._rows.timestamps, self._contexts
+        for row, value in zip(causes, made, strict=True):
+            contexts[keys[row]]._produce(binding, value, min(times[row], LAST_TIMESTAMP))
 
     def _values(self, stream: str, given: Any) -> Sequence[Any]:
         declared = supertype(self._types.get(stream, Any))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from math import nan
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from millwheel.sdk.arrays import is_numpy
@@ -57,13 +58,12 @@ def field_values(values: Sequence[Any], record_type: Any, name: str, where: str)
     if isinstance(found, str):
         known = f"its fields are {found}" if found else "it has no fields"
         raise UsageError(f"{where} has records of {type_name(record_type)}, which has no field {name!r}: {known}")
-    read = _reader(found, name)
-    return [read(value) for value in values], Any if found is None else found.type
+    return list(map(_reader(found, name), values)), Any if found is None else found.type
 
 
 def _reader(field: Field | None, name: str) -> Callable[[Any], Any]:
     if field is not None and field.item is not None:
-        return (lambda value: value[name]) if field.item else (lambda value: getattr(value, name))
+        return itemgetter(name) if field.item else attrgetter(name)
     return lambda value: value[name] if isinstance(value, Mapping) else getattr(value, name)
 
 
@@ -76,7 +76,8 @@ def column_of(values: Sequence[Any], annotation: Any, what: str) -> Column:
     np, kind = needed("numpy", "openmillwheel[columns]", what), number_kind(annotation)
     try:
         if kind is float:
-            return np.array([nan if one is None else one for one in values], np.float64)  # type: ignore[no-any-return]
+            given = [nan if one is None else one for one in values] if None in values else values
+            return np.array(given, np.float64)  # type: ignore[no-any-return]
         if kind is not None:
             return np.array(values, np.int64 if kind is int else np.bool_)  # type: ignore[no-any-return]
         if is_numpy(plain := getattr(annotation, "__origin__", annotation)):

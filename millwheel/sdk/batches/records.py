@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from millwheel.rpc.columns import RecordColumns
 from millwheel.sdk.batches.fields import column_of, field_values, needed
+from millwheel.sdk.batches.rows import BatchRows
 from millwheel.sdk.codecs import Codec, ValueCodec, codec_for
 from millwheel.sdk.column_fields import ColumnFields
 from millwheel.sdk.typeinfo import supertype
@@ -15,7 +16,7 @@ from millwheel.sdk.typeinfo import supertype
 if TYPE_CHECKING:
     from millwheel.sdk.columns import Column
 
-__all__ = ["BatchRows", "RecordBatch", "RecordForm"]
+__all__ = ["RecordBatch", "RecordForm"]
 
 In_co = TypeVar("In_co", covariant=True)
 
@@ -49,31 +50,6 @@ class RecordForm:
     def codec(self) -> ValueCodec:
         """The codec of the hook's values."""
         return codec_for(self.type, f"stream {self.stream!r}", self._codec)
-
-
-class BatchRows:
-    """Some records of a delivery, each with its row number: parallel lists.
-
-    ``delivered`` has the encoded values of the delivery, and ``indexes`` those of the rows in it.
-    """
-
-    __slots__ = ("delivered", "indexes", "keys", "late", "timestamps", "values")
-
-    def __init__(self, delivered: Sequence[bytes]) -> None:
-        self.delivered = delivered
-        self.indexes: list[int] = []
-        self.keys: list[bytes] = []
-        self.timestamps: list[int] = []
-        self.late: list[bool] = []
-        self.values: list[Any] = []
-        """What functions made of the values. Empty: the hook gets them as they are."""
-
-    def add(self, index: int, key: bytes, timestamp: int, late: bool) -> None:
-        """Add a record behind the others."""
-        self.indexes.append(index)
-        self.keys.append(key)
-        self.timestamps.append(timestamp)
-        self.late.append(late)
 
 
 class RecordBatch(Generic[In_co]):
@@ -115,7 +91,7 @@ class RecordBatch(Generic[In_co]):
         if self._values is None:
             decode, encoded = self._form.decode, self._encoded()
             assert decode is not None, "values that functions make are given"
-            self._values = [decode(one) for one in encoded]
+            self._values = list(map(decode, encoded))
         return self._values
 
     @property
@@ -158,7 +134,8 @@ class RecordBatch(Generic[In_co]):
         rows: dict[bytes, list[int]] = {}
         for row, key in enumerate(self._rows.keys):
             rows.setdefault(key, []).append(row)
-        return {key.decode(): column_of(found, int, "batch.rows_by_key()") for key, found in rows.items()}
+        array = needed("numpy", "openmillwheel[columns]", "batch.rows_by_key()").array
+        return {key.decode(): array(found) for key, found in rows.items()}
 
     def to_arrow(self) -> Any:
         """The records as a table of pyarrow: the fields as columns, with the types of docs/arrow.md.

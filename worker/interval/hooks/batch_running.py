@@ -14,7 +14,8 @@ from typing import Any
 
 from millwheel.sdk.batches.computation import BatchProgram
 from millwheel.sdk.batches.context import BatchContext
-from millwheel.sdk.batches.records import BatchRows, RecordBatch, RecordForm
+from millwheel.sdk.batches.records import RecordBatch, RecordForm
+from millwheel.sdk.batches.rows import BatchRows
 from millwheel.sdk.context import Context
 from millwheel.sdk.declarations import DROPPED
 from millwheel.sdk.options import LateAction
@@ -86,9 +87,14 @@ class BatchRunner:
 
     def _run(self, form: RecordForm, receipt: DeliveryReceipt, indexes: Sequence[int]) -> None:
         """Run all of these records."""
-        gathered = _Gathered(receipt)
+        delivery, gathered = receipt.delivery, _Gathered(receipt)
+        keys, stamps, clocks = delivery.keys, delivery.timestamps, self._clocks
+        reads = clocks.bounded or self._setup.program.one_reading[delivery.stream] is not None
         for index in indexes:
-            if not self._take(receipt, index, gathered):
+            if not reads and (key := keys[index]) in gathered.contexts and (at := stamps[index]) >= clocks.watermark:
+                gathered.rows.add(index, key, at, False)  # what ``_take`` does for most records, in fewer steps
+                gathered.done.append(index)
+            elif not self._take(receipt, index, gathered):
                 self._call(form, receipt, gathered)
                 gathered = _Gathered(receipt)
                 self._take(receipt, index, gathered)
@@ -171,7 +177,7 @@ class BatchRunner:
                 context._earliest = held
             return context
 
-        context: BatchContext[Any] = BatchContext(contexts, len(rows.keys), aim, self._program.outputs)
+        context: BatchContext[Any] = BatchContext(contexts, rows, aim, self._program.outputs, self._setup.scope)
         try:
             result = self._program.call(context, RecordBatch(form, rows))
             if result is not None:
