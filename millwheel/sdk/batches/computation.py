@@ -43,6 +43,10 @@ class BatchComputation(Computation[In, State], Generic[In, State]):
     How records are grouped into batches has no promise: a batch may have one record, and a record may come again in
     another batch after a failure or a crash. *So what the hook does for a key depends on the records and the state of
     this key alone.* Then the effects are those of the same computation with ``process_record``.
+
+    >>> class Doubled(BatchComputation[float]):
+    ...     def process_batch(self, ctx: BatchContext[None], batch: RecordBatch[float]) -> None:
+    ...         ctx.produce("doubled", batch.column() * 2)
     """
 
     max_records: int = 1_024

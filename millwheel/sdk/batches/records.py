@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -150,9 +150,11 @@ class RecordBatch(Generic[In_co]):
         from millwheel.sdk.tables.columns import columns_of_type
 
         form = self._form
-        encoded = self._encoded() if form.decode is not None else [form.codec.checked(one) for one in self.values]
         columns = columns_of_type(self.stream, form.type, form.codec.format)
-        return pa.Table.from_batches([columns.batch(0, encoded, ())])
+        if (given := self._given(columns.schema.names)) is None:
+            # Of the values, because a stored record may lack fields that have defaults.
+            given = columns.batch(0, list(map(form.codec.checked, self.values)), ())
+        return pa.Table.from_batches([given])
 
     def to_pandas(self) -> Any:
         """The records as a DataFrame of pandas. It needs pyarrow, too: see :meth:`to_arrow`."""
@@ -167,10 +169,20 @@ class RecordBatch(Generic[In_co]):
         delivered = self._rows.delivered
         return [delivered[index] for index in self._rows.indexes]
 
+    def _given(self, names: Sequence[str]) -> Any:
+        """The columns that the sender gave, where no value says otherwise. None: it did not give all of them."""
+        fields, delivered = self._form.fields, self._rows.delivered
+        if fields is None or not isinstance(delivered, RecordColumns):
+            return None
+        kinds = delivered.kinds()
+        if fields.columns_of((), kinds) is None or not set(names) <= kinds.keys():
+            return None
+        return delivered.batch.select(list(names)).take(self._rows.indexes)
+
     def _from_arrow(self, name: str) -> Column | None:
         """The column of numbers that the sender gave, where no value says otherwise. None: it did not give columns."""
         fields, delivered = self._form.fields, self._rows.delivered
-        if fields is None or not isinstance(delivered, RecordColumns) or self._values is not None:
+        if fields is None or not isinstance(delivered, RecordColumns):
             return None
         for kind in (float, int, bool):
             if (names := fields.columns_of([(name, kind)], delivered.kinds())) is not None:

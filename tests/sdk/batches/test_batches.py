@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,11 @@ import pytest
 from numpy.typing import NDArray
 
 import millwheel as mw
+from millwheel.rpc.columns import RecordColumns
+from millwheel.sdk.batches.records import RecordForm
+from millwheel.sdk.batches.rows import BatchRows
+from millwheel.sdk.codecs import codec_for
+from millwheel.sdk.column_fields import column_fields
 from millwheel.testing import TopologyHarness
 
 NOON = mw.Timestamp(1_767_268_800_000_000)
@@ -317,3 +323,43 @@ def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         pytest.raises(mw.UsageError, match=r"batch.to_polars\(\) needs polars, .*: install polars at each worker"),
     ):
         send(harness, TRADES[0])
+
+
+class Plain(msgspec.Struct):
+    symbol: str
+    price: float
+    size: int = 1
+
+
+def test_fields_that_are_not_encoded_are_in_tables() -> None:
+    class Short(msgspec.Struct, omit_defaults=True, rename="camel"):
+        symbol: str
+        last_size: int = 1
+        fees: list[float] = []
+        note: str | None = "none"
+
+    values = Short("a"), Short("b", 2, [0.5], None)
+    assert read(lambda batch: batch.to_arrow(), *values, record_type=Short).to_pylist() == [
+        {"symbol": "a", "lastSize": 1, "fees": [], "note": "none"},
+        {"symbol": "b", "lastSize": 2, "fees": [0.5], "note": None},
+    ]
+
+
+@pytest.mark.parametrize("columns", [("symbol", "price", "size"), ("symbol", "price")])
+@pytest.mark.parametrize("converts", [True, False])
+def test_columns_of_a_sender_are_read_as_they_are(columns: tuple[str, ...], converts: bool) -> None:
+    """A column that the sender left out has the default of the type."""
+    rows = [{"symbol": "a", "price": 0.5, "size": 2}, {"symbol": "b", "price": 1.5, "size": 3}]
+    batch = pa.RecordBatch.from_pylist([{name: row[name] for name in columns} for row in rows])
+    given = BatchRows(RecordColumns(batch, array("q", [1, 2]), "symbol"))
+    codec = codec_for(Plain, "stream 'trades'")
+    made = RecordForm("trades", Plain, None, codec.decode, column_fields(Plain) if converts else None)
+    for row, key in enumerate([b"b", b"a"]):
+        given.add(1 - row, key, 2 - row, False)
+    found: mw.RecordBatch[Plain] = mw.RecordBatch(made, given)
+    sizes = [3, 2] if "size" in columns else [1, 1]
+    assert found.column("price").tolist() == [1.5, 0.5]
+    assert found.column("size").tolist() == sizes
+    assert found.column("symbol").tolist() == ["b", "a"]
+    found.column("price")[0] = 7.0
+    assert found.to_arrow().to_pydict() == {"symbol": ["b", "a"], "price": [1.5, 0.5], "size": sizes}

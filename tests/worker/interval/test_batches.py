@@ -19,6 +19,7 @@ from millwheel.testing import TopologyHarness
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval.intake import IntervalReceiver
 from millwheel.worker.messages import Delivery
+from tests.telemetry.traced_driver import TracedDriver
 
 NOON = 1_767_268_800_000_000
 SECOND = 1_000_000
@@ -287,3 +288,31 @@ def test_a_hook_that_returns_a_value_fails() -> None:
         with pytest.raises(mw.UsageError, match=r"Returning\.process_batch returned list"):
             harness.send("bids", Bid("c", 1), mw.Timestamp(NOON))
         assert harness.counts("returning")["records"] == 0
+
+
+class Echo(mw.BatchComputation[tuple[str, str], int]):
+    """Counts and forwards records. Some fail."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self.sizes = sizes
+
+    def process_batch(self, ctx: mw.BatchContext[int], batch: mw.RecordBatch[tuple[str, str]]) -> None:
+        self.sizes.append(len(batch))
+        for key in batch.keys:
+            ctx.states[key] += 1
+        ctx.produce("out", [text for _, text in batch.values])
+        if ("d", "fails") in batch.values:
+            raise ValueError("it fails")
+
+
+@pytest.mark.paper(section="6.1")
+def test_a_sampled_record_is_a_batch_of_its_own() -> None:
+    sizes: list[int] = []
+    driver = TracedDriver(Echo(sizes), lambda text: "seen" in text, on_failure=mw.dead_letter(after=1))
+    records = [("a", "1"), ("b", "2"), ("c", "seen"), ("a", "3"), ("d", "fails"), ("b", "4")]
+    driver.deliver(*((*record, at) for at, record in enumerate(records)))
+    for _ in range(10):
+        driver.commit_all()
+    assert sizes[:3] == [2, 1, 3]
+    assert driver.state.counts.row[0] == len(records)
+    assert sorted(name.split()[0] for name in driver.spans.names())[:3] == ["commit", "process", "receive"]
