@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -50,8 +51,8 @@ class _BatchedFlaky(_Batched):
 def in_batches(node: dict[str, Any]) -> Any:
     """The class of a plan's node that gets many records at once. None: its hook gets single ones.
 
-    The name of the node decides, and no further chance: so the plans of seeds stay as they are.
+    What else the plan says of the node decides, and no further chance: so the plans of seeds stay as they are.
     """
-    if not node["strong"] or crc32(node["name"].encode()) % 2:
+    if not node["strong"] or crc32(json.dumps(node, sort_keys=True).encode()) % 2:
         return None
     return {"count": _Batched, "flaky": _BatchedFlaky}.get(node["kind"])

@@ -21,6 +21,7 @@ from millwheel.sdk.batches.records import RecordForm
 from millwheel.sdk.batches.rows import BatchRows
 from millwheel.sdk.codecs import codec_for
 from millwheel.sdk.column_fields import column_fields
+from millwheel.sdk.compiled import compile_computation
 from millwheel.testing import TopologyHarness
 
 NOON = mw.Timestamp(1_767_268_800_000_000)
@@ -363,3 +364,13 @@ def test_columns_of_a_sender_are_read_as_they_are(columns: tuple[str, ...], conv
     assert found.column("symbol").tolist() == ["b", "a"]
     found.column("price")[0] = 7.0
     assert found.to_arrow().to_pydict() == {"symbol": ["b", "a"], "price": [1.5, 0.5], "size": sizes}
+
+
+def test_a_cluster_knows_streams_by_their_full_names() -> None:
+    topology = mw.Topology("trades")
+    topology.source("trades", Trade)
+    topology.add(Calling(lambda ctx, batch: None), name="calling", inputs={"trades": mw.key("symbol")})
+    program = compile_computation(topology, "calling", full_names=True)
+    assert program.batches is not None
+    assert [*program.batches.forms] == ["trades/trades"]
+    assert (program.batches.forms["trades/trades"].stream, program.record_hook) == ("trades", "process_batch")

@@ -38,19 +38,18 @@ class KeyScheduler:
         self._panes = state.panes
         self._adder = PaneAdder(state, self.runner, self._firing.panes.mover)
         program = state.program.batches
-        self._batches = None if program is None else BatchRunner(state, self.runner, self.blocked_keys, program)
+        if program is not None:
+            self.runner.run_records = BatchRunner(state, self.runner, self.blocked_keys, program).run_records
         self._interrupted = False
         """Whether the last step ended because too many hooks had failed. The rest waits for no other event."""
 
     def recovered(self) -> None:
-        """The journal is read, so it is known which way records take: that of panes by columns, if there may be some.
+        """The journal is read. If the interval has panes by columns, or may have them, records take their way.
 
-        An interval may have panes of an earlier version, whose computation had windows. Then hooks get single records.
+        It may have panes of an earlier version of its computation. Then a hook of many records gets single ones.
         """
         if self._panes.windows or self._panes.fold is not None:
             self.runner.run_records = self._adder.run_records
-        elif self._batches is not None:
-            self.runner.run_records = self._batches.run_records
 
     @property
     def outbox_full(self) -> bool:
