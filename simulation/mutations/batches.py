@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from millwheel.worker.interval.hook_meter import HookTime
 from millwheel.worker.interval.hooks.batch_running import BatchRunner
 from millwheel.worker.interval.hooks.blocked_keys import BlockedKeys
 from simulation.mutations.base import rewriting
@@ -82,5 +83,29 @@ rewriting(
     "stamp = rows.keys[row], rows.timestamps[0]",
     seeds=0,
     test="tests/sdk/batches/test_batches.py::test_no_production_is_before_its_record",
+    why=_FEW,
+)
+
+rewriting(
+    "costly-calls-for-one-record",
+    "G8",
+    "a call gets more records where these take hardly longer",
+    HookTime.many,
+    "min(2 * self.least, most)",
+    "1",
+    seeds=0,
+    test=_TESTS + "batches_grow_where_a_call_costs_more_than_its_records",
+    why=_FEW,
+)
+
+rewriting(
+    "costly-records-get-more-time",
+    "G8",
+    "a call gets no more records where each takes its time",
+    HookTime.many,
+    "seconds <= _HARDLY_LONGER * self.shortest",
+    "True",
+    seeds=0,
+    test=_TESTS + "batches_grow_where_a_call_costs_more_than_its_records",
     why=_FEW,
 )

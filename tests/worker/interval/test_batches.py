@@ -17,9 +17,11 @@ import millwheel as mw
 from millwheel.rpc.columns import RecordColumns
 from millwheel.testing import TopologyHarness
 from millwheel.worker.interval import IntervalSettings
+from millwheel.worker.interval.hook_meter import BatchTime, HookMeter
 from millwheel.worker.interval.intake import IntervalReceiver
 from millwheel.worker.messages import Delivery
 from tests.telemetry.traced_driver import TracedDriver
+from tests.worker.interval.driver import IntervalDriver
 
 NOON = 1_767_268_800_000_000
 SECOND = 1_000_000
@@ -316,3 +318,40 @@ def test_a_sampled_record_is_a_batch_of_its_own() -> None:
     assert sizes[:3] == [2, 1, 3]
     assert driver.state.counts.row[0] == len(records)
     assert sorted(name.split()[0] for name in driver.spans.names())[:3] == ["commit", "process", "receive"]
+
+
+@pytest.mark.guarantee("G8", section="4.1")
+@pytest.mark.parametrize(
+    ("fixed", "of_each", "first", "least", "most"),
+    [(0.015, 0.000_001, 0.0, 32, 32), (0.0, 0.015, 0.0, 1, 2), (0.0, 0.001, 2.0, 5, 20), (0.5, 0.0, 0.0, 32, 32)],
+    ids=["a costly call", "costly records", "a slow beginning", "a call beyond all bounds"],
+)
+def test_batches_grow_where_a_call_costs_more_than_its_records(
+    fixed: float, of_each: float, first: float, least: int, most: int
+) -> None:
+    """A batch may take 10 ms. A call that takes longer for one record may take half as long again for many."""
+    clock = Clock()
+
+    class Costly(mw.BatchComputation[tuple[str, str]]):
+        max_records = 32
+
+        def process_batch(self, ctx: mw.BatchContext[None], batch: mw.RecordBatch[tuple[str, str]]) -> None:
+            clock.now += fixed + of_each * len(batch) + (first if not sizes else 0.0)
+            sizes.append(len(batch))
+
+    sizes: list[int] = []
+    driver = IntervalDriver(Costly(), meter=HookMeter(clock, batch_time=BatchTime(0.01)))
+    for _ in range(40):
+        driver.deliver(*((f"key {number}", "x", 1) for number in range(40)))
+        driver.commit_all()
+    assert sizes[0] == 1
+    assert least <= max(sizes[-20:]) <= most
+
+
+class Clock:
+    """A clock that hooks move."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now

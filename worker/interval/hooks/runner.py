@@ -336,6 +336,8 @@ class Runner:
             # A call that was slow by chance changes little.
             weight = min(1.0, calls / min(time.calls, _PACED_CALLS))
             time.pace += (seconds / calls - time.pace) * weight
+            if hook == "process_record" and program.batches is not None:
+                time.many(calls, seconds, program.batches.computation.max_records)
             self._limit = fitting(meter.batch_time, time, most)
         if seconds >= meter.limit > 0:
             meter.ran_long(hook, time, calls, seconds, key)
@@ -410,7 +412,9 @@ def fitting(batch_time: BatchTime, time: HookTime, most: int) -> int:
     """
     if not time.pace and batch_time.seconds < inf:
         return min(most, FIRST_CALLS if time.calls else 1)
-    return most if batch_time.seconds >= most * time.pace else max(1, int(batch_time.seconds / time.pace))
+    if batch_time.seconds >= most * time.pace:
+        return most
+    return min(most, max(time.least, int(batch_time.seconds / time.pace)))
 
 
 def _drop(encoded: bytes) -> Any:
