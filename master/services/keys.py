@@ -9,7 +9,7 @@ from typing import Any, Final
 import grpc
 
 from millwheel.client.listings import ComputationListings
-from millwheel.client.places import incarnation_of, owned_interval
+from millwheel.client.owned_intervals import incarnation_of, owned_interval
 from millwheel.client.step_keys import own_keys
 from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.replica import MasterReplica

@@ -10,7 +10,7 @@ from millwheel.client.control import ControlClient
 from millwheel.client.holds.chain import explain_chain
 from millwheel.client.holds.names import GroupNames
 from millwheel.client.holds.watermark import GroupWatermark, held_by, open_authority
-from millwheel.client.places import incarnation_of
+from millwheel.client.owned_intervals import incarnation_of
 from millwheel.master.hook_failures import hook_failures
 from millwheel.master.overview import OverviewRows
 from millwheel.master.plans import refuse_unknown_topology

@@ -23,7 +23,7 @@ from millwheel.sdk.keys import KeyExtractor, encode_key
 from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.plan import Plan, PlannedStream
 from millwheel.sdk.reading import hook_name, one_reading, reading_hook, values_read
-from millwheel.sdk.records import Record, Timer
+from millwheel.sdk.records import EncodeAll, Record, Timer
 from millwheel.sdk.topology import TopologyGraph
 
 __all__ = ["CompiledComputation", "compile_computation", "consumers_of"]
@@ -86,6 +86,8 @@ class CompiledComputation:
     column_fields: Mapping[str, ColumnFields] = field(default_factory=dict)
     """By input stream: how windows by columns read fields of its records from columns. A stream without: from values
     alone."""
+    encode_all: Mapping[str, EncodeAll] = field(default_factory=dict)
+    """By output stream of a source: the encoder of many values, each as its own encoder does."""
     remedy: str = ""
     """What helps if its hooks fail. Empty: what helps with all user code. See ``Computation._remedy``."""
     topology: str = ""
@@ -174,6 +176,11 @@ def compile_computation(
             stream: found
             for stream, called in names.items()
             if (found := _column_fields(plan.streams[called], readings.get(called, ()))) is not None
+        },
+        encode_all={
+            stream: _codec_of(name, plan.streams[stream]).verify_all
+            for stream in declared.outputs
+            if computation._feeds and verify
         },
         remedy=computation._remedy,
         topology=topology.name,

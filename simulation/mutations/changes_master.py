@@ -212,7 +212,7 @@ rewriting(
     "a master that has reserved numbers makes sure that it still leads, before it has injectors forgotten",
     MasterCore,
     "event.last\n    return self._read_again(current)",
-    "event.last\n    return self._and_go_on(self._plan_again(current))",
+    "event.last\n    return self._begin_next(self._plan_again(current))",
     seeds=0,
     test="tests/master/test_endings.py::test_a_master_deposed_as_it_reserves_silences_no_one",
     why="seeds were not tried: the test shows it by itself, in seconds",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from millwheel.client.injector import dividing
 from millwheel.client.injector.core import InjectorCore
-from millwheel.client.injector.outbound import InjectedBatch
+from millwheel.client.injector.outbound_queue import InjectedBatch
 from millwheel.client.injector.rerouting import Rerouting
 from millwheel.master.services import routing
 from millwheel.rpc import deliveries
@@ -411,5 +412,29 @@ rewriting(
     "pass  #",
     seeds=0,
     test="tests/worker/interval/test_scenarios.py::test_a_record_behind_a_late_one_has_its_own_value",
+    why=_FEW,
+)
+
+rewriting(
+    "deliveries-of-a-whole-part",
+    "G13",
+    "a part of a table is cut into deliveries, though all its keys are of one interval",
+    dividing,
+    "whole[first : first + DELIVERY_RECORDS]",
+    "whole[first:]",
+    seeds=0,
+    test="tests/injectors/test_dividing.py::test_no_delivery_is_larger_with_keys_of_one_interval",
+    why=_FEW,
+)
+
+rewriting(
+    "keys-at-a-bound-below-it",
+    "G11",
+    "a key that is the bound of two intervals is the first one of the upper interval",
+    dividing,
+    "reached = pc.greater_equal(texts,",
+    "reached = pc.greater(texts,",
+    seeds=0,
+    test="tests/injectors/test_dividing.py::test_each_record_goes_to_the_interval_of_its_key",
     why=_FEW,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from millwheel.client.subscription.log_link import LogLink
+from millwheel.master.log_plans import LogPlanner
 from millwheel.master.plans import Planner
 from millwheel.worker.process.hosts import Hosts
 from simulation.mutations.base import mutation, rewrite, rewriting
@@ -31,7 +32,7 @@ def injectors_outlive_their_stream() -> None:
 )
 def logs_outlive_their_stream() -> None:
     """A stream that comes back continues the log of its former incarnation, if that log still exists."""
-    rewrite(Planner, "sorted(brought & self._known.logs.keys() - self._known.streams().keys())", "()")
+    rewrite(LogPlanner, "sorted(brought & self._known.logs.keys() - self._known.streams().keys())", "()")
 
 
 rewriting(

@@ -95,6 +95,6 @@ def routed_as_at_first() -> None:
     known = 'vars(self).setdefault("first_consumers", {})'
     rewrite(
         CatalogRouting,
-        f"consumers = {resolve}\n    keyed",
-        f"consumers = {known}.setdefault(stream, {resolve})\n    keyed",
+        f"consumers = {resolve}\n    extractors",
+        f"consumers = {known}.setdefault(stream, {resolve})\n    extractors",
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from millwheel.client.injector.ids import IdKind, IdScope
 from millwheel.client.injector.messages import Columns, KeysFound
-from millwheel.client.injector.outbound import InjectedBatch, OutboundQueue
+from millwheel.client.injector.outbound_queue import InjectedBatch, OutboundQueue
 from millwheel.client.injector.resending import ResendingQueues
 from millwheel.client.injector.routing import ConsumerRouting, StreamRouting
 from millwheel.client.injector.unkeyed import UnkeyedRecords, WaitingRecord
