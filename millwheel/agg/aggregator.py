@@ -64,6 +64,8 @@ class Aggregator(Generic[A, R]):
     """
     _fold: Fold | None = field(default=None, init=False)
     """How many records are added at once. None: only one after another."""
+    _without_fold: tuple[str, ...] = field(default=(), init=False)
+    """Of several aggregates, the names of those that have no fold."""
     _objection: str = field(default="", init=False)
     """Why no new topology may aggregate records of this type. Empty: it may."""
 

@@ -41,6 +41,7 @@ def several(aggregators: Mapping[str, Aggregator[Any, Any]]) -> Aggregator[Any, 
         result_type=typed_dict("Row", {name: result_type_of(each) for name, each in aggregators.items()}),
         specialise=lambda record_type: several({name: each.bind(record_type) for name, each in aggregators.items()}),
     )
+    by_name._without_fold = one._without_fold
     return objecting(objection_of(one), adding("", by_name, one._fold))
 
 
@@ -72,6 +73,7 @@ def combined(aggregators: Mapping[str, Aggregator[Any, Any]]) -> Aggregator[Any,
         lambda record_type: combined({name: one.bind(record_type) for name, one in aggregators.items()}),
         compiled["differ"],
     )
+    made._without_fold = tuple(name for name in aggregators if name not in folds)
     objections = [f"{name}: {text}" for name, one in aggregators.items() if (text := objection_of(one))]
     fold = SeveralFold(folds, accumulator) if len(folds) == len(aggregators) else None
     return objecting("; ".join(objections), adding("", made, fold))

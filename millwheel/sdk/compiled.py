@@ -11,7 +11,9 @@ from millwheel.model.stream_names import full_name, local_name
 from millwheel.sdk.batches.computation import BatchComputation, BatchProgram
 from millwheel.sdk.batches.records import RecordForm
 from millwheel.sdk.codecs import StateCodec, ValueCodec, ValueFormat, codec_for
-from millwheel.sdk.column_fields import ColumnFields, column_fields
+from millwheel.sdk.column_fields import column_fields
+from millwheel.sdk.column_plan import column_reading, why_hooks
+from millwheel.sdk.column_reading import ColumnReading
 from millwheel.sdk.columns import ColumnWindows
 from millwheel.sdk.computation import Computation, overrides_timer_hook
 from millwheel.sdk.context import Context
@@ -83,9 +85,8 @@ class CompiledComputation:
     """Whether no hook begins before the commits of former ones are durable: see ``Computation._writes``."""
     windows: ColumnWindows | None = None
     """How windows are kept by columns. None: each pane is in the state of its key, or it has no windows."""
-    column_fields: Mapping[str, ColumnFields] = field(default_factory=dict)
-    """By input stream: how windows by columns read fields of its records from columns. A stream without: from values
-    alone."""
+    column_readings: Mapping[str, ColumnReading] = field(default_factory=dict)
+    """By input stream: how windows by columns read its records from columns. A stream without: from values alone."""
     encode_all: Mapping[str, EncodeAll] = field(default_factory=dict)
     """By output stream of a source: the encoder of many values, each as its own encoder does."""
     remedy: str = ""
@@ -170,12 +171,12 @@ def compile_computation(
         feeds=computation._feeds,
         writes=computation._writes,
         windows=windows,
-        column_fields={}
+        column_readings={}
         if windows is None
         else {
             stream: found
             for stream, called in names.items()
-            if (found := _column_fields(plan.streams[called], readings.get(called, ()))) is not None
+            if isinstance(found := column_reading(plan.streams[called], readings.get(called, ())), ColumnReading)
         },
         encode_all={
             stream: _codec_of(name, plan.streams[stream]).verify_all
@@ -199,7 +200,7 @@ def _batches(plan: Plan, declared: ComputationDeclaration, names: Mapping[str, s
         for reading in readings if not as_they_are else ():
             called[reading.called] = RecordForm(reading.called, Any if reading.type is UNKNOWN else reading.type)
         if as_they_are:
-            fields = _column_fields(planned, readings)
+            fields = column_fields(planned.type) if _codec(planned).format is ValueFormat.MSGPACK else None
             for known in [one.called for one in readings] or [name]:
                 called[known] = RecordForm(known, planned.type, own, _codec(planned).decode, fields)
         if len(readings) <= 1:
@@ -222,7 +223,7 @@ def _by_columns(
 
     ``verify``: whether values are checked when they are encoded.
     """
-    if not options.strong or any(len(each) > 1 for each in readings.values()):
+    if why_hooks(computation, options, readings):
         return None
     windows = computation._by_columns()
     if windows is None:
@@ -232,13 +233,6 @@ def _by_columns(
     plain = codec.format is ValueFormat.MSGPACK and stream.type == windows.result_type
     encode, by_columns = codec.verify_all if verify else None, windows.encode_columns if plain else None
     return replace(windows, encode=encode, encode_columns=by_columns)
-
-
-def _column_fields(stream: PlannedStream, readings: Sequence[Reading]) -> ColumnFields | None:
-    """How fields of a stream's records are read from columns. A filter, a function or a user's codec needs values."""
-    if _codec(stream).format is not ValueFormat.MSGPACK or any(one.convert is not as_it_is for one in readings):
-        return None
-    return column_fields(stream.type)
 
 
 def consumers_of(topology: TopologyGraph, stream: str) -> list[tuple[str, Callable[[Any], bytes]]]:

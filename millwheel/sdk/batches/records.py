@@ -7,11 +7,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from millwheel.rpc.columns import RecordColumns
-from millwheel.sdk.batches.fields import column_of, field_values, needed
+from millwheel.sdk.batches.fields import column_of, field_values, needed, number_kind
 from millwheel.sdk.batches.rows import BatchRows
 from millwheel.sdk.codecs import Codec, ValueCodec, codec_for
 from millwheel.sdk.column_fields import ColumnFields
-from millwheel.sdk.typeinfo import supertype
+from millwheel.sdk.typeinfo import Field, field_of, supertype
 
 if TYPE_CHECKING:
     from millwheel.sdk.columns import Column
@@ -184,8 +184,9 @@ class RecordBatch(Generic[In_co]):
         fields, delivered = self._form.fields, self._rows.delivered
         if fields is None or not isinstance(delivered, RecordColumns):
             return None
-        for kind in (float, int, bool):
-            if (names := fields.columns_of([(name, kind)], delivered.kinds())) is not None:
-                np = needed("numpy", "openmillwheel[columns]", "batch.column()")
-                return delivered.column(names[0], np.array(self._rows.indexes))  # type: ignore[no-any-return]
-        return None
+        field = field_of(self._form.type, name)
+        kind = number_kind(field.type) if isinstance(field, Field) else None
+        if kind is None or (names := fields.columns_of([(name, kind)], delivered.kinds())) is None:
+            return None
+        np = needed("numpy", "openmillwheel[columns]", "batch.column()")
+        return delivered.column(names[0], np.array(self._rows.indexes))  # type: ignore[no-any-return]
