@@ -374,3 +374,21 @@ def test_a_cluster_knows_streams_by_their_full_names() -> None:
     assert program.batches is not None
     assert [*program.batches.forms] == ["trades/trades"]
     assert (program.batches.forms["trades/trades"].stream, program.record_hook) == ("trades", "process_batch")
+
+
+class Optional(msgspec.Struct):
+    symbol: str
+    count: int | None = None
+    fee: float | None = None
+
+
+@pytest.mark.parametrize("converts", [True, False])
+def test_the_type_of_a_column_does_not_depend_on_the_sender(converts: bool) -> None:
+    """A column of a sender has no missing values, and the field may."""
+    batch = pa.RecordBatch.from_pylist([{"symbol": "a", "count": 2, "fee": 0.5}])
+    rows = BatchRows(RecordColumns(batch, array("q", [1]), "symbol"))
+    rows.add(0, b"a", 1, False)
+    decode = codec_for(Optional, "stream 'trades'").decode
+    form = RecordForm("trades", Optional, None, decode, column_fields(Optional) if converts else None)
+    found: mw.RecordBatch[Optional] = mw.RecordBatch(form, rows)
+    assert (found.column("count").dtype, found.column("fee").dtype) == (np.object_, np.float64)
