@@ -48,6 +48,9 @@ from millwheel.model.time import (
     to_datetime,
 )
 from millwheel.operators import Change, cached
+from millwheel.sdk.batches.computation import BatchComputation
+from millwheel.sdk.batches.context import BatchContext
+from millwheel.sdk.batches.records import RecordBatch
 from millwheel.sdk.codecs import Codec
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation
 from millwheel.sdk.context import Context
@@ -80,6 +83,8 @@ __all__ = [
     "MAX_TIMESTAMP",
     "MIN_TIMESTAMP",
     "SAME_AS_INPUT",
+    "BatchComputation",
+    "BatchContext",
     "Change",
     "Codec",
     "Computation",
@@ -102,6 +107,7 @@ __all__ = [
     "Problem",
     "ProductionTimestampError",
     "Record",
+    "RecordBatch",
     "Retention",
     "SetState",
     "StoredState",

@@ -21,7 +21,6 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from millwheel.client.arrow.columns import StreamColumns
 from millwheel.client.arrow.state import StateColumns
 from millwheel.client.kept_log import KeptLog
 from millwheel.client.state_pages import StatePages
@@ -30,6 +29,7 @@ from millwheel.injectors.spark.read_options import ReadingOptions
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import topology_pb2 as specs
+from millwheel.sdk.tables.columns import StreamColumns
 
 __all__ = ["BatchReader", "KeyRange", "OffsetRange", "Readable", "StateRowReader", "StreamReader", "find_readable"]
 

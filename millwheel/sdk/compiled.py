@@ -8,13 +8,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from millwheel.model.stream_names import full_name, local_name
+from millwheel.sdk.batches.computation import BatchComputation, BatchProgram
+from millwheel.sdk.batches.records import RecordForm
 from millwheel.sdk.codecs import StateCodec, ValueCodec, ValueFormat, codec_for
+from millwheel.sdk.column_fields import column_fields
 from millwheel.sdk.column_plan import column_reading, why_hooks
 from millwheel.sdk.column_reading import ColumnReading
 from millwheel.sdk.columns import ColumnWindows
 from millwheel.sdk.computation import Computation, overrides_timer_hook
 from millwheel.sdk.context import Context
-from millwheel.sdk.declarations import DerivedStream, Reading
+from millwheel.sdk.declarations import UNKNOWN, ComputationDeclaration, DerivedStream, Reading, as_it_is
 from millwheel.sdk.errors import UsageError, did_you_mean
 from millwheel.sdk.growing.codec import any_state_codec
 from millwheel.sdk.growing.fields import is_growing
@@ -90,6 +93,13 @@ class CompiledComputation:
     """What helps if its hooks fail. Empty: what helps with all user code. See ``Computation._remedy``."""
     topology: str = ""
     """The name of the topology that it runs in. A fork has another one than the code says."""
+    batches: BatchProgram | None = None
+    """How its hook gets many records. None: it gets one by one."""
+
+    @property
+    def record_hook(self) -> str:
+        """The name of the hook for records."""
+        return "process_record" if self.batches is None else "process_batch"
 
     @property
     def of_source(self) -> bool:
@@ -127,6 +137,7 @@ def compile_computation(
     readings = declared.readings
     names = {full_name(topology.name, stream) if full_names else stream: stream for stream in declared.inputs}
     windows = _by_columns(name, computation, declared.options, readings, plan.streams, verify)
+    batches = _batches(plan, declared, names) if isinstance(computation, BatchComputation) else None
     return CompiledComputation(
         name=name,
         computation=computation,
@@ -138,7 +149,10 @@ def compile_computation(
             for stream, called in names.items()
         },
         process_record={
-            stream: reading_hook(computation, readings.get(called, ())) for stream, called in names.items()
+            stream: reading_hook(
+                batches.process_record if batches else computation.process_record, readings.get(called, ())
+            )
+            for stream, called in names.items()
         },
         process_timer=computation.process_timer,
         never_late=frozenset(stream for stream, called in names.items() if called in declared.never_late),
@@ -171,6 +185,29 @@ def compile_computation(
         },
         remedy=computation._remedy,
         topology=topology.name,
+        batches=batches,
+    )
+
+
+def _batches(plan: Plan, declared: ComputationDeclaration, names: Mapping[str, str]) -> BatchProgram:
+    """How the hook gets many records. ``names``: by input stream, the name by which the topology's code knows it."""
+    called: dict[str, RecordForm] = {}
+    forms: dict[str, RecordForm] = {}
+    for stream, name in names.items():
+        planned, readings = plan.streams[name], declared.readings.get(name, ())
+        own = planned.declaration.codec if planned.declaration is not None else None
+        as_they_are = all(one.convert is as_it_is for one in readings)
+        for reading in readings if not as_they_are else ():
+            called[reading.called] = RecordForm(reading.called, Any if reading.type is UNKNOWN else reading.type)
+        if as_they_are:
+            fields = column_fields(planned.type) if _codec(planned).format is ValueFormat.MSGPACK else None
+            for known in [one.called for one in readings] or [name]:
+                called[known] = RecordForm(known, planned.type, own, _codec(planned).decode, fields)
+        if len(readings) <= 1:
+            forms[stream] = called[hook_name(name, readings)]
+    assert isinstance(declared.computation, BatchComputation)
+    return BatchProgram(
+        declared.computation, called, forms, {name: plan.streams[name].type for name in declared.outputs}
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 from millwheel.model.time import Duration
 from millwheel.sdk.apart import own_name
+from millwheel.sdk.batches.computation import BatchComputation, batch_problems
 from millwheel.sdk.codecs import Codec
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation, input_and_state_types
 from millwheel.sdk.error_texts import error_message
@@ -187,7 +188,10 @@ def _kebab_case(name: str) -> str:
 def _create(declared: ComputationDeclaration, given: Any, cls: type) -> None:
     if inspect.isabstract(cls):
         missing = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
-        declared.problem(f"{cls.__name__} does not define {missing}, without which it cannot run")
+        hint = ""
+        if hasattr(cls, "process_batch") and not issubclass(cls, BatchComputation):
+            hint = ": derive it from millwheel.BatchComputation, in which process_batch takes its place"
+        declared.problem(f"{cls.__name__} does not define {missing}, without which it cannot run{hint}")
         return
     if isinstance(given, Computation):
         declared.computation = given
@@ -201,8 +205,13 @@ def _create(declared: ComputationDeclaration, given: Any, cls: type) -> None:
             )
     _take_types(declared, declared.computation if declared.computation is not None else given, cls)
     if declared.computation is not None:
-        _check_hook(declared, "process_record", "record")
+        if isinstance(declared.computation, BatchComputation):
+            _check_hook(declared, "process_batch", "batch")
+        else:
+            _check_hook(declared, "process_record", "record")
         _check_hook(declared, "process_timer", "timer")
+        for message in batch_problems(declared.computation, declared.state_type, declared.options):
+            declared.problem(message)
 
 
 def _take_types(declared: ComputationDeclaration, owner: Any, cls: type) -> None:

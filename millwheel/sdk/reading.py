@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
-from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.declarations import DROPPED, Reading, as_it_is
 from millwheel.sdk.records import Record
@@ -32,12 +31,11 @@ def one_reading(decode: Callable[[bytes], Any], readings: Sequence[Reading]) -> 
     return lambda encoded: convert(decode(encoded))
 
 
-def reading_hook(computation: Computation[Any, Any], readings: Sequence[Reading]) -> Hook:
-    """``process_record``; with several readings, called for each with the value that its functions make.
+def reading_hook(process: Hook, readings: Sequence[Reading]) -> Hook:
+    """The hook ``process``; with several readings, called for each with the value that its functions make.
 
     A function that raises makes the hook fail, as its own code would.
     """
-    process = computation.process_record
     if len(readings) < 2:
         return process
     if inspect.iscoroutinefunction(process):

@@ -10,6 +10,7 @@ from millwheel.model.time import seconds
 from simulation.blocks.connected import add_connected
 from simulation.blocks.growing import Keep, KeepMarked, KeepTwice
 from simulation.blocks.library import LIBRARY, add_library
+from simulation.blocks.many import in_batches
 from simulation.blocks.operators import PIPELINE, add_pipeline
 from simulation.blocks.plain import Count, Flaky, Loop, Pass, Poison, Recount, Scatter, Slow, Tally
 from simulation.blocks.records import Item
@@ -81,7 +82,8 @@ def assemble(text: str) -> mw.Topology:
             add_pipeline(topology, node)
             continue
         kinds = _KINDS if node["strong"] else _KINDS | _WEAK_KINDS
-        block = kinds[node["kind"]](node.get("signed", node["name"]), node["outputs"], *node["arguments"])
+        made = in_batches(node) or kinds[node["kind"]]
+        block = made(node.get("signed", node["name"]), node["outputs"], *node["arguments"])
         block.loose = not node["exactly_once"] or "belated" in node
         block.joins = frozenset(node.get("joins", ()))
         block.feedback = node["feedback"]

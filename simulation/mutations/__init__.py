@@ -10,6 +10,7 @@ from __future__ import annotations
 from simulation.mutations import (
     access,
     authority,
+    batches,
     broadcast,
     buses,
     changes_authority,
@@ -65,6 +66,7 @@ __all__ = [
     "Mutation",
     "access",
     "authority",
+    "batches",
     "broadcast",
     "buses",
     "changes_authority",

@@ -30,7 +30,7 @@ _PURE, _COMPILED = "*-py3-none-any.whl", "*-linux_*.whl"
 _IMPORT_ALL: Final = """
 import importlib, pkgutil, millwheel
 # They need the extras [spark], [arrow] and [otel].
-left_out = ("millwheel.injectors.spark", "millwheel.client.arrow", "millwheel.telemetry")
+left_out = ("millwheel.injectors.spark", "millwheel.client.arrow", "millwheel.sdk.tables", "millwheel.telemetry")
 names = [one.name for one in pkgutil.walk_packages(millwheel.__path__, "millwheel.", onerror=lambda name: None)]
 assert len(names) > 100, names
 for name in names:

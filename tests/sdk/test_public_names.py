@@ -16,7 +16,7 @@ import millwheel as mw
 
 RECORD = Path(__file__).with_name("public_names.txt")
 COLLECTIONS = (mw.CounterState, mw.ExpiringMapState, mw.ListState, mw.MapState, mw.OrderedState, mw.SetState)
-MADE_BY_THE_SYSTEM = (mw.Context, mw.Record, *COLLECTIONS)
+MADE_BY_THE_SYSTEM = (mw.BatchContext, mw.Context, mw.Record, mw.RecordBatch, *COLLECTIONS)
 
 
 def describe(name: str) -> Iterator[str]:

@@ -12,12 +12,12 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from millwheel.client.arrow.columns import StreamColumns
 from millwheel.client.arrow.state import StateColumns
 from millwheel.rpc.v1 import state_pb2 as wire
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.record_schema import record_schema
 from millwheel.sdk.schema import state_schema
+from millwheel.sdk.tables.columns import StreamColumns
 
 
 class Inner(msgspec.Struct):

@@ -50,6 +50,26 @@ def test_a_hook_on_a_stack_is_found_with_its_key_and_line() -> None:
     assert "_run_chunk" not in hook.stack, "the stack begins with the hook"
 
 
+class CallsForMany(mw.BatchComputation[tuple[str, str], int]):
+    """Calls a function from within its hook."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self.function = function
+
+    def process_batch(self, ctx: mw.BatchContext[int], batch: mw.RecordBatch[tuple[str, str]]) -> None:
+        self.function()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_hook_of_many_records_is_found_with_its_first_key(count: int) -> None:
+    found: list[RunningHook | None] = []
+    driver = IntervalDriver(CallsForMany(lambda: found.append(running_hook(sys._getframe()))))  # noqa: SLF001
+    driver.deliver(*[("some key", "x", 1), ("other key", "x", 1)][:count])
+    (hook,) = found
+    assert hook is not None
+    assert (hook.scope, hook.hook, hook.key) == (driver.state.scope, "process_batch", "some key")
+
+
 def test_a_stack_without_a_hook_names_none() -> None:
     assert running_hook(sys._getframe()) is None  # noqa: SLF001  # Python has no other way to a frame
     assert running_hook(None) is None

@@ -19,6 +19,8 @@ __all__ = ["BatchTime", "HookMeter", "HookTime", "SlowBatch"]
 
 _SLOW_CALL: Final = 0.1
 """The fraction of a batch's limit from which one call is slow. A full batch of quick calls may also reach the limit."""
+_HARDLY_LONGER: Final = 1.5
+"""So many times as long as the shortest batch may one take, and still grow. Two costly records take twice as long."""
 
 
 @dataclass(slots=True)
@@ -39,6 +41,21 @@ class HookTime:
     """The part of ``seconds`` in such batches with slow calls: on average a tenth of the limit or more each."""
     pace: float = 0.0
     """Seconds for a call, of about the last hundred calls. 0: none was measured. Not a total."""
+    least: int = 1
+    """How many records a batch may have in any case. Not a total."""
+    shortest: float = 0.0
+    """Seconds of the shortest batch of a hook that gets many records. 0: none was measured. Not a total."""
+
+    def many(self, records: int, seconds: float, most: int) -> None:
+        """A hook that gets many records at once got ``records`` in ``seconds``. ``most``: of one call.
+
+        A call for many may take as long as for one, and longer than a batch may take. By the pace of single records,
+        batches would have one record for ever. So ``least`` grows while a batch takes hardly longer than the shortest.
+        """
+        self.shortest = min(self.shortest or seconds, seconds)
+        if records >= self.least:
+            cheap = seconds <= _HARDLY_LONGER * self.shortest
+            self.least = min(2 * self.least, most) if cheap else max(1, self.least // 2)
 
     def add(self, more: HookTime) -> None:
         """Add the totals ``more``."""

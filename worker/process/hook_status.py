@@ -69,7 +69,7 @@ def waits_of(core: IntervalCore, key: bytes) -> str:
 
 def hooks_of(core: IntervalCore) -> Iterator[wire.HookTime]:
     """The times of the hooks that were called or failed."""
-    for hook, time in (("process_record", core.meter.records), ("process_timer", core.meter.timers)):
+    for hook, time in ((core.state.program.record_hook, core.meter.records), ("process_timer", core.meter.timers)):
         if time.calls or time.failures:
             yield hook_time(hook, time)
 

@@ -16,9 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 from millwheel.model.time import format_duration, seconds
+from millwheel.sdk.batches.context import BatchContext
 from millwheel.sdk.context import Context
 from millwheel.sdk.scope import Scope
 from millwheel.worker.process.tallies import Place
@@ -45,17 +46,20 @@ class RunningHook:
 
 
 def running_hook(innermost: FrameType | None) -> RunningHook | None:
-    """The running hook of a stack: the outermost function with a ``Context`` among its arguments."""
+    """The running hook of a stack: the outermost function with a context among its arguments.
+
+    Of a batch, it has the first key.
+    """
     found: FrameType | None = None
     frame = innermost
     while frame is not None:
-        if _context_of(frame) is not None:
+        if _work_of(frame) is not None:
             found = frame
         frame = frame.f_back
     if found is None or innermost is None:
         return None
-    context = _context_of(found)
-    assert context is not None, "it was found there"
+    work = _work_of(found)
+    assert work is not None, "it was found there"
     lines = []
     frame = innermost
     while frame is not None and frame is not found.f_back:
@@ -63,22 +67,26 @@ def running_hook(innermost: FrameType | None) -> RunningHook | None:
         frame = frame.f_back
     code = innermost.f_code
     return RunningHook(
-        context._scope,
+        work[0],
         found.f_code.co_name,
-        context._key.decode("utf-8", "backslashreplace"),
+        work[1],
         f"{Path(code.co_filename).name}:{innermost.f_lineno} in {code.co_name}",
         "".join(traceback.StackSummary.from_list(lines[::-1]).format()),
     )
 
 
-def _context_of(frame: FrameType) -> Context[Any] | None:
-    """The ``Context`` among a function's arguments. None for the engine's own functions."""
+def _work_of(frame: FrameType) -> tuple[Scope, str] | None:
+    """The scope and the key of the context among a function's arguments. None for the engine's own functions."""
     if str(frame.f_globals.get("__name__", "")).startswith(("millwheel.worker.", "millwheel.sdk.")):
         return None
     code = frame.f_code
     names = code.co_varnames[: code.co_argcount]
     local = frame.f_locals
-    return next((one for name in names if isinstance(one := local.get(name), Context)), None)
+    for given in (local.get(name) for name in names):
+        one = given._first if isinstance(given, BatchContext) else given
+        if isinstance(one, Context):
+            return one._scope, one._key.decode("utf-8", "backslashreplace")
+    return None
 
 
 class Watchdog:

@@ -8,12 +8,12 @@ from typing import Final
 
 import pyarrow as pa
 
-from millwheel.client.arrow.columns import ValueColumn
 from millwheel.client.background import BackgroundLoop
 from millwheel.client.control import DEFAULT_ADDRESS
 from millwheel.client.state_pages import StatePages
 from millwheel.rpc.v1 import state_pb2 as wire
 from millwheel.rpc.v1 import topology_pb2 as specs
+from millwheel.sdk.tables.columns import ValueColumn
 
 __all__ = ["StateColumns", "read_state"]
 

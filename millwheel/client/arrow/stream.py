@@ -6,11 +6,11 @@ from contextlib import aclosing
 
 import pyarrow as pa
 
-from millwheel.client.arrow.columns import StreamColumns
 from millwheel.client.background import BackgroundLoop
 from millwheel.client.control import DEFAULT_ADDRESS
 from millwheel.client.kept_log import KeptLog
 from millwheel.sdk.errors import UsageError
+from millwheel.sdk.tables.columns import StreamColumns
 
 __all__ = ["read_stream"]
 

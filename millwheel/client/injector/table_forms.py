@@ -173,7 +173,7 @@ def _misfit_of(schema: Any, declared: Sequence[specs.RecordSchema]) -> _ByRows |
 
 def _misfit_with(schema: Any, declared: specs.RecordSchema) -> _ByRows | None:
     """Why columns do not have the fields of a struct, each of exactly its type, which restricts no value."""
-    from millwheel.client.arrow.types import arrow_type
+    from millwheel.sdk.tables.types import arrow_type
 
     struct = declared.types[0]
     if struct.kind != "struct":

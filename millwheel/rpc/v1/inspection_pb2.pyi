@@ -137,7 +137,7 @@ class KeyFailure(_message.Message):
     DEAD_LETTER_PROBLEM_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
     hook: _builtins.str
-    """process_record or process_timer."""
+    """process_record, process_batch or process_timer."""
     work: _builtins.str
     """The record or timer for which the hook ran, as text."""
     error: _builtins.str
@@ -305,7 +305,7 @@ class AwaitedHook(_message.Message):
     SINCE_US_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
     hook: _builtins.str
-    """process_record or process_timer."""
+    """process_record, process_batch or process_timer."""
     work: _builtins.str
     """The record or timer for which the hook runs, as text."""
     since_us: _builtins.int
@@ -338,7 +338,7 @@ class HookTime(_message.Message):
     FAILURES_FIELD_NUMBER: _builtins.int
     BLOCKED_FIELD_NUMBER: _builtins.int
     hook: _builtins.str
-    """process_record or process_timer."""
+    """process_record, process_batch or process_timer."""
     calls: _builtins.int
     seconds: _builtins.float
     """Seconds of all calls, measured per batch of calls. The time of an asynchronous hook includes its waits."""

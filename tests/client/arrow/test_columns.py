@@ -17,10 +17,10 @@ pytest.importorskip("pyarrow")
 
 import pyarrow as pa
 
-from millwheel.client.arrow.columns import StreamColumns, ValueColumn
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.errors import UsageError, ValueDecodeError
 from millwheel.sdk.record_schema import record_schema
+from millwheel.sdk.tables.columns import StreamColumns, ValueColumn
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NAIVE = NOON.replace(tzinfo=None)

@@ -9,7 +9,7 @@ increasing time, and hold the output watermark until then (G5, G6).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from millwheel.model.page_keys import row_owner
@@ -123,6 +123,20 @@ class BlockedKeys:
         """
         self.runner.failures += 1
         self._decide(key, self._blocked.block(key, Wait.READY), timer, error)
+
+    def undo_together(self, records: Mapping[bytes, list[RecordItem]]) -> None:
+        """A hook that got records of several keys raised. Undo what some of these keys did in this batch.
+
+        What a key did before runs again in one commit. The records that the hook got follow, one in each commit. No
+        record is judged by a failure that another one may have caused.
+        """
+        self.runner.failures += 1
+        for key, items in records.items():
+            timers, before = self._undo(key)
+            blocked = self._put_back(key, timers, before + items)
+            blocked.together = len(timers) + len(before)
+            blocked.alone += len(items)
+        self.again = True
 
     def _undo(self, key: bytes) -> tuple[list[TimerItem], list[RecordItem]]:
         """Drop what this batch did for ``key``. Returns the timers and records that it had consumed."""
@@ -309,7 +323,7 @@ class BlockedKeys:
         if program.record_is_async if is_record else program.timer_is_async:
             self._start_hook(key, context, item, result)
             return
-        hook = "process_record" if is_record else "process_timer"
+        hook = program.record_hook if is_record else "process_timer"
         try:
             refuse_result(f"{type(program.computation).__name__}.{hook}", result)
         except HOOK_ERRORS as error:

@@ -147,7 +147,8 @@ class Failures:
         """
         is_record = isinstance(item, RecordItem)
         meter, wall = self._setup.meter, self._clocks.wall
-        hook, times = ("process_record", meter.records) if is_record else ("process_timer", meter.timers)
+        program = self._setup.program
+        hook, times = (program.record_hook, meter.records) if is_record else ("process_timer", meter.timers)
         times.failures += 1
         kind, work, before = self._kinds.kind_of(error), work_text(item), blocked.failure
         since = wall if before is None else before.since

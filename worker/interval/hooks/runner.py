@@ -8,7 +8,7 @@ batch, in order. Then it runs one hook per commit (``blocked_keys.py``).
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from typing import Any, Final, Protocol
 
@@ -17,6 +17,7 @@ from millwheel.sdk.declarations import DROPPED
 from millwheel.sdk.effects import ProducedColumns, Production
 from millwheel.sdk.options import LateAction
 from millwheel.sdk.records import UNDECODED, Record
+from millwheel.sdk.scope import UNSET
 from millwheel.worker.interval.blocked_key_table import Item, RecordItem, TimerItem, Wait
 from millwheel.worker.interval.cache.cells import KeyCell
 from millwheel.worker.interval.holds import Hold
@@ -109,6 +110,9 @@ class HookOutcomes(Protocol):
     def result_failed(self, key: bytes, timer: TimerItem, error: BaseException) -> None:
         """The result of a pane by columns cannot be made now, and no hook can take it over."""
 
+    def undo_together(self, records: Mapping[bytes, list[RecordItem]]) -> None:
+        """A hook of several keys raised. ``records``: what it got of keys that had done more since the last commit."""
+
 
 class Runner:
     """Runs queued records up to the limits of a batch.
@@ -136,7 +140,8 @@ class Runner:
         self.to_read: list[bytes] = []
         """Keys whose rows must be read before they can run."""
         self.run_records: RunRecords = self.run_hooks
-        """Runs records of one delivery. It is ``PaneAdder.run_records`` where windows are kept by columns."""
+        """Runs records of one delivery. It is ``PaneAdder.run_records`` where windows are kept by columns, and
+        ``BatchRunner.run_records`` where a hook gets many records."""
 
     def full(self) -> bool:
         """Whether nothing more may run: the batch is at a limit, or the maximum of asynchronous hooks is running."""
@@ -331,6 +336,8 @@ class Runner:
             # A call that was slow by chance changes little.
             weight = min(1.0, calls / min(time.calls, _PACED_CALLS))
             time.pace += (seconds / calls - time.pace) * weight
+            if hook == "process_record" and program.batches is not None:
+                time.many(calls, seconds, program.batches.computation.max_records)
             self._limit = fitting(meter.batch_time, time, most)
         if seconds >= meter.limit > 0:
             meter.ran_long(hook, time, calls, seconds, key)
@@ -350,6 +357,14 @@ class Runner:
         context: Context[Any] = Context(key, cell, self._setup.scope)
         self.batch.contexts[key] = context
         return context
+
+    def close(self, key: bytes) -> None:
+        """Undo what a key has done in a context that was opened for the hook at hand alone. It runs again."""
+        context = self.batch.contexts.pop(key)
+        cell = context._cell
+        cell.value = UNSET
+        self._setup.scope.produced_bytes -= context._produced
+        self.batch.size -= len(key) + len(cell.encoded) + _CONTEXT_BYTES
 
     def _open_for_one_hook(self, key: bytes) -> Context[Any] | None:
         """Open a context for an asynchronous hook. None: the key is blocked.
@@ -397,7 +412,9 @@ def fitting(batch_time: BatchTime, time: HookTime, most: int) -> int:
     """
     if not time.pace and batch_time.seconds < inf:
         return min(most, FIRST_CALLS if time.calls else 1)
-    return most if batch_time.seconds >= most * time.pace else max(1, int(batch_time.seconds / time.pace))
+    if batch_time.seconds >= most * time.pace:
+        return most
+    return min(most, max(time.least, int(batch_time.seconds / time.pace)))
 
 
 def _drop(encoded: bytes) -> Any:

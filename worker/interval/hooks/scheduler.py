@@ -8,6 +8,7 @@ from millwheel.model.time import TimeDomain
 from millwheel.worker.interval.blocked_key_table import BlockedKeyTable
 from millwheel.worker.interval.cache.pages import PageTable
 from millwheel.worker.interval.holds import Hold
+from millwheel.worker.interval.hooks.batch_running import BatchRunner
 from millwheel.worker.interval.hooks.blocked_keys import BlockedKeys
 from millwheel.worker.interval.hooks.pane_adding import PaneAdder
 from millwheel.worker.interval.hooks.runner import MAX_FAILED_HOOKS, Runner
@@ -36,11 +37,17 @@ class KeyScheduler:
         self._firing = self.blocked_keys.firing
         self._panes = state.panes
         self._adder = PaneAdder(state, self.runner, self._firing.panes.mover)
+        program = state.program.batches
+        if program is not None:
+            self.runner.run_records = BatchRunner(state, self.runner, self.blocked_keys, program).run_records
         self._interrupted = False
         """Whether the last step ended because too many hooks had failed. The rest waits for no other event."""
 
     def recovered(self) -> None:
-        """The journal is read. If the interval has panes by columns, or may have them, records take their way."""
+        """The journal is read. If the interval has panes by columns, or may have them, records take their way.
+
+        It may have panes of an earlier version of its computation. Then a hook of many records gets single ones.
+        """
         if self._panes.windows or self._panes.fold is not None:
             self.runner.run_records = self._adder.run_records
 

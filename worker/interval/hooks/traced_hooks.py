@@ -5,14 +5,14 @@ Invariant: a batch has the same records, in the same order and with the same eff
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from millwheel.model.traces import Operation
 from millwheel.sdk.context import Context
 from millwheel.sdk.growing.pages import PagesNeededError
 from millwheel.sdk.scope import PAGES_TAG
-from millwheel.worker.interval.blocked_key_table import Item, TimerItem
+from millwheel.worker.interval.blocked_key_table import Item, RecordItem, TimerItem
 from millwheel.worker.interval.hooks.firing import Firing
 from millwheel.worker.interval.hooks.runner import HookOutcomes, Runner
 from millwheel.worker.interval.intake import DeliveryReceipt
@@ -20,7 +20,7 @@ from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.interval.traces import IntervalTraces
 from millwheel.worker.traces import ReceivedRecord
 
-__all__ = ["TracedFiring", "TracedOutcomes", "TracedRunner"]
+__all__ = ["TracedFiring", "TracedOutcomes", "TracedRunner", "parts_apart"]
 
 
 class TracedOutcomes:
@@ -44,6 +44,10 @@ class TracedOutcomes:
         """The result of a pane by columns cannot be made now. No hook was called."""
         self._outcomes.result_failed(key, timer, error)
 
+    def undo_together(self, records: Mapping[bytes, list[RecordItem]]) -> None:
+        """A hook of several keys raised. No sampled record was among its records."""
+        self._outcomes.undo_together(records)
+
 
 class TracedRunner(Runner):
     """Runs a sampled record apart from the others of its delivery."""
@@ -58,7 +62,7 @@ class TracedRunner(Runner):
         scope, batch, size = self._setup.scope, self.batch, self.batch.size
         budget = self._setup.settings.batch_bytes - size
         ran = waits = calls = 0
-        for part in _parts(indexes, records):
+        for part in parts_apart(indexes, records):
             # Each part gets the budget that the whole would have: so the batch ends at the same record.
             opened, batch.size = batch.size - size, size
             record = records.get(part[0])
@@ -118,7 +122,7 @@ class TracedFiring(Firing):
         return called
 
 
-def _parts(indexes: Sequence[int], traced: Collection[int]) -> Iterator[Sequence[int]]:
+def parts_apart(indexes: Sequence[int], traced: Collection[int]) -> Iterator[Sequence[int]]:
     """The indexes in their order: each traced one alone, and what is between them."""
     first = 0
     for at in sorted(indexes.index(index) for index in traced if index in indexes):

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, get_origin
 
 import msgspec
 import pyarrow as pa
 
-from millwheel.client.arrow.types import ArrowType, arrow_type, json_text, struct_fields
 from millwheel.rpc.v1 import topology_pb2 as specs
+from millwheel.sdk.codecs import ValueFormat, codec_for
 from millwheel.sdk.errors import UsageError, ValueDecodeError
+from millwheel.sdk.record_schema import record_schema
+from millwheel.sdk.tables.types import ArrowType, arrow_type, json_text, struct_fields
 
-__all__ = ["StreamColumns", "ValueColumn"]
+__all__ = ["StreamColumns", "ValueColumn", "columns_of_type"]
 
 _ENCODED: Final = ArrowType(pa.binary())
 _AS_JSON: Final = ArrowType(pa.string(), json_text)
@@ -64,12 +67,20 @@ class StreamColumns:
         spec: The stream's declaration.
         offset_column: The name of a column with each record's offset. Empty: none.
         timestamp_column: The name of a column with each record's timestamp. Empty: none.
+        defaults: The plain values of fields that records lack. Other fields that are missing are null.
 
     Raises:
         UsageError: The type has a field of that name.
     """
 
-    def __init__(self, spec: specs.StreamSpec, offset_column: str = "", timestamp_column: str = "") -> None:
+    def __init__(
+        self,
+        spec: specs.StreamSpec,
+        offset_column: str = "",
+        timestamp_column: str = "",
+        defaults: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self._defaults = defaults
         self._stream = spec.name
         schema = spec.schema if spec.HasField("schema") else None
         encoded = spec.format not in _IN_MSGPACK
@@ -114,9 +125,34 @@ class StreamColumns:
 
     def _arrays(self, values: Sequence[bytes]) -> list[pa.Array]:
         records = list(map(_decode, values))
+        if self._defaults:
+            records = [{**self._defaults, **record} for record in records]
         return [
             pa.array(field.kind.values(list(map(field.of, records))), field.kind.type) for field in self._fields or ()
         ]
+
+
+def columns_of_type(stream: str, record_type: Any, form: ValueFormat) -> StreamColumns:
+    """The columns of values of a type, which are encoded in this form. ``stream``: its name in errors."""
+    spec = specs.StreamSpec(name=stream, format=form.value)
+    schema = record_schema(record_type) if form is ValueFormat.MSGPACK else None
+    if schema is not None:
+        spec.schema.CopyFrom(schema)
+    return StreamColumns(spec, defaults=_omitted(record_type))
+
+
+def _omitted(record_type: Any) -> dict[str, Any]:
+    """The defaults of a struct that encodes no field with its default, as plain values."""
+    struct = get_origin(record_type) or record_type
+    if not (isinstance(struct, type) and issubclass(struct, msgspec.Struct) and struct.__struct_config__.omit_defaults):
+        return {}
+    found: dict[str, Any] = {}
+    for field in msgspec.structs.fields(record_type):
+        if not field.required:
+            default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+            encoded = codec_for(tuple[field.type], f"field {field.name!r}").checked((default,))  # type: ignore[name-defined]
+            (found[field.encode_name],) = _decode(encoded)
+    return found
 
 
 _decode: Final = msgspec.msgpack.Decoder().decode
