@@ -249,7 +249,7 @@ def test_a_missing_table_is_named(shop: Database) -> None:
 
 
 @pytest.mark.guarantee("G1")
-def test_a_column_that_goes_midway_stops_the_sink_until_it_is_back(shop: Database) -> None:
+def test_a_renamed_column_stops_its_sink_until_it_is_back(shop: Database) -> None:
     async def do(writer: SinkWriter[Sale]) -> None:
         await writer.write(batch(1, 10))
         shop.run("ALTER TABLE sales RENAME COLUMN cents TO price")
