@@ -1,6 +1,7 @@
 """Converts Arrow batches to records: mappings of a row's columns, with ids and timestamps. Pure.
 
-Every timestamp in a row becomes integer microseconds since 1970. Other values keep a form that msgpack supports.
+Every timestamp in a row becomes integer microseconds since 1970, and dates and decimals become texts. Other values keep
+a form that MessagePack has, or that msgspec makes one of: times without a zone, times of a day and intervals.
 Plain columns stay columns, and are sent as such. An object is made for a row only if it has a null, lists or mappings.
 """
 
@@ -103,7 +104,7 @@ class RowReader:
     def read(self, batch: pa.RecordBatch) -> Rows:
         """Convert the rows of a batch that is not empty. RowError names a row that cannot become a record."""
         options = self._options
-        columns = [_with_times_as_integers(column) for column in batch.columns]
+        columns = [_in_stored_form(column) for column in batch.columns]
         rows = Rows(options, pa.RecordBatch.from_arrays(columns, names=batch.schema.names), self._row)
         self._row += len(rows)
         ids = rows.batch.column(options.id_column)
@@ -154,24 +155,30 @@ def _shown(id_: Any) -> str | None:
 
 
 def _pylist(column: pa.Array) -> list[Any]:
-    """A column as Python values that msgpack supports."""
+    """A column as Python values that msgspec encodes."""
     values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
     return values
 
 
-def _with_times_as_integers(column: pa.Array) -> pa.Array:
-    wanted = _with_whole_times(column.type)
+def _in_stored_form(column: pa.Array) -> pa.Array:
+    wanted = _stored_type(column.type)
     return column if wanted == column.type else column.cast(wanted)
 
 
-def _with_whole_times(kind: pa.DataType) -> pa.DataType:
-    """The type with each timestamp replaced by a 64-bit integer. Spark's Arrow timestamps are microseconds of UTC."""
-    if pa.types.is_timestamp(kind):
+def _stored_type(kind: pa.DataType) -> pa.DataType:
+    """The type with each timestamp replaced by a 64-bit integer, and each date and decimal by a text with all digits.
+
+    Spark's Arrow timestamps are microseconds of UTC. One without a zone names no instant, and stays.
+    """
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
         return pa.int64()
+    if pa.types.is_date(kind) or pa.types.is_decimal(kind):
+        return pa.string()
     if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_with_whole_times(kind.value_type)))
+        return pa.list_(kind.value_field.with_type(_stored_type(kind.value_type)))
     if pa.types.is_map(kind):
-        return pa.map_(kind.key_field, kind.item_field.with_type(_with_whole_times(kind.item_type)))
+        key, item = _stored_type(kind.key_type), _stored_type(kind.item_type)
+        return pa.map_(kind.key_field.with_type(key), kind.item_field.with_type(item))
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_with_whole_times(field.type)) for field in kind])
+        return pa.struct([field.with_type(_stored_type(field.type)) for field in kind])
     return kind

@@ -24,12 +24,28 @@ _PLAIN: Final = (
     spark.VarcharType,
     spark.BinaryType,
     spark.TimestampType,
+    spark.TimestampNTZType,
+    spark.DateType,
+    spark.TimeType,
+    spark.DecimalType,
+    spark.DayTimeIntervalType,
     spark.NullType,
 )
+_KEYS: Final = (
+    *_WHOLE,
+    spark.BooleanType,
+    spark.StringType,
+    spark.CharType,
+    spark.VarcharType,
+    spark.BinaryType,
+    spark.TimestampType,
+    spark.DateType,
+    spark.DecimalType,
+)
+"""The types of a map's keys."""
 _REMEDIES: Final[tuple[tuple[type[spark.DataType], str], ...]] = (
-    (spark.TimestampNTZType, "it names no instant: cast it to timestamp in the time zone that is meant"),
-    (spark.DateType, "a day has no one number in a record: cast it to timestamp, or to string"),
-    (spark.DecimalType, "a record's numbers are 64-bit: cast it to bigint or double, or to string to keep every digit"),
+    (spark.VariantType, "write to_json(column)"),
+    (spark.YearMonthIntervalType, "months have no length: cast it to string, or to a number of months"),
 )
 
 
@@ -72,8 +88,14 @@ def _problems(where: str, kind: spark.DataType) -> Iterator[tuple[str, str]]:
     elif isinstance(kind, spark.ArrayType):
         yield from _problems(f"{where}[]", kind.elementType)
     elif isinstance(kind, spark.MapType):
-        if not isinstance(kind.keyType, spark.StringType):
-            yield where, f"is {kind.simpleString()}: the keys of a map in a record are strings; cast them"
+        if not isinstance(kind.keyType, _KEYS):
+            yield (
+                where,
+                (
+                    f"is {kind.simpleString()}: the keys of a map in a record are strings, whole numbers, decimals, "
+                    "booleans, binary, dates or timestamps; cast them"
+                ),
+            )
         yield from _problems(f"{where}[]", kind.valueType)
     elif not isinstance(kind, _PLAIN):
         remedy = next((text for one, text in _REMEDIES if isinstance(kind, one)), "cast it, or leave it out")

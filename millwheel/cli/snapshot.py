@@ -1,4 +1,4 @@
-"""``millwheel snapshot``: create, list, show, verify, delete, restore."""
+"""``millwheel snapshot``: create, list, show, verify, states, delete, restore."""
 
 from __future__ import annotations
 
@@ -120,6 +120,29 @@ def verify(location: Location, name: Name, output: Output = OutputFormat.TABLE) 
         return
     counts = ", ".join(f"{value:,} {what.replace('_', ' ')}" for what, value in _counts(found).items())
     print(f"snapshot {name} is complete and can be restored: {counts}")
+
+
+@app.command()
+def states(
+    location: Location,
+    name: Name,
+    computation: Annotated[str, typer.Argument(help="The computation, as TOPOLOGY/COMPUTATION.")],
+    to: Annotated[Path, typer.Option("--to", help="The Parquet file that gets them. It is replaced if it exists.")],
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Write the states of a computation in a snapshot to a Parquet file: a row for each key. It needs no cluster.
+
+    The columns are key, state, timers and hold_us. It needs the extra `arrow`.
+
+    Example: millwheel snapshot states /backups monday zeitgeist/model --to models.parquet
+    """
+    from millwheel.snapshots.tables import write_snapshot_state
+
+    keys = write_snapshot_state(location, name, computation, to)
+    if output is not OutputFormat.TABLE:
+        print_plain({"name": name, "computation": computation, "file": str(to), "keys": keys}, output)
+        return
+    print(f"{to} has the states of {computation} in snapshot {name}: {keys:,} keys")
 
 
 @app.command()

@@ -163,6 +163,8 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         self._timing = timing
         self._timestamp = timestamp
         self._bad = bad
+        self._unread = None if record_type is BadRecord else BadRecord
+        """The class of a value that could not be read. In a stream of what others could not read, each is a record."""
         self._readers = Handles[SplitReader[Any, P]]()
         self._reads_at: dict[str, tuple[int, int]] = {}
         """By split: the time of the last read, and how many there were at that time."""
@@ -270,7 +272,7 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         find = self._timestamp
         if find is None:
             return [stated for _, stated in read.records]
-        return [None if value.__class__ is BadRecord else _found(find, value) for value, _ in read.records]
+        return [None if value.__class__ is self._unread else _found(find, value) for value, _ in read.records]
 
     def _produce_all(
         self, ctx: Context[SplitState[P]], read: Read[Any, P], times: list[Any], asked: Timestamp, known: int
@@ -284,7 +286,7 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
             return None
         latest = min(known + MAX_AHEAD_US, NEWEST_USUAL_US) if known else NEWEST_USUAL_US
         values: list[Any] = [value for value, _ in read.records]
-        if BadRecord in set(map(type, values)):
+        if self._unread in set(map(type, values)):
             return None
         kinds = set(map(type, times))
         if kinds == {NoneType}:
@@ -310,7 +312,7 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         for index, ((value, _), at) in enumerate(zip(read.records, times, strict=True)):
             if ctx._produced > MOST_BYTES:
                 raise self._too_many_bytes(ctx, index, len(read.records))
-            if value.__class__ is BadRecord:
+            if value.__class__ is self._unread:
                 self._produce_bad(ctx, value)
                 continue
             before = ctx._produced

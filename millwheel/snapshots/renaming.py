@@ -21,7 +21,7 @@ from millwheel.worker.interval.renaming import renamed_entry, renamed_part
 from millwheel.worker.log.renaming import renamed_log_entry, renamed_log_part
 from millwheel.worker.names import RestoredNames
 
-__all__ = ["RenamedEntry", "RenamedJournal"]
+__all__ = ["RenamedEntry", "RenamedJournal", "damaged_snapshot"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class RenamedJournal:
             try:
                 yield part, renamed(part, one.blob, self._names, where)
             except (CorruptValueError, DedupError, msgspec.MsgspecError) as error:
-                raise _damaged(where, error) from error
+                raise damaged_snapshot(where, error) from error
 
     async def entries(self, sequencer: int) -> AsyncIterator[RenamedEntry]:
         """The entries above the truncation point. ``sequencer``: the writer of their parts.
@@ -81,11 +81,12 @@ class RenamedJournal:
                     entry, parts = renamed_entry(blob, commit, self._divided, self._names, where, sequencer)
                     yield RenamedEntry(commit, entry, parts)
             except (CorruptValueError, DedupError, msgspec.MsgspecError) as error:
-                raise _damaged(where, error) from error
+                raise damaged_snapshot(where, error) from error
         if commit != self._journal.commit:
-            raise _damaged(self._where, f"its last entry is {commit}, and {self._journal.commit} is needed")
+            raise damaged_snapshot(self._where, f"its last entry is {commit}, and {self._journal.commit} is needed")
 
 
-def _damaged(where: str, why: object) -> RequestError:
+def damaged_snapshot(where: str, why: object) -> RequestError:
+    """The error for a snapshot that cannot be read. ``why`` may name ``where`` already."""
     text = str(why) if str(why).startswith(where) else f"{where}: {why}"
     return RequestError(FailureCode.DATA_LOSS, text, "use another snapshot", reason="SNAPSHOT_DAMAGED")

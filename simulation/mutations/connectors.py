@@ -200,7 +200,7 @@ rewriting(
     "G1",
     "a read with a bad record is produced one by one",
     reading,
-    "if BadRecord in set(map(type, values)):",
+    "if self._unread in set(map(type, values)):",
     "if False:",
     seeds=0,
     test="tests/connectors/test_reading_at_once.py::test_a_bad_record_is_none_of_a_stream_of_all_types",

@@ -41,6 +41,21 @@ class Database:
             cursor = connection.execute(statement, parameters or None)
             return cursor.fetchall() if cursor.description else []
 
+    @contextmanager
+    def guest(self, password: str) -> Iterator[str]:
+        """The connection of a role that is asked for its password, and may read changes."""
+        role, access = f"guest_{self.name}", self.server.folder / "data" / "pg_hba.conf"
+        former = access.read_text()
+        self.run(f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD '{password}'")
+        try:
+            access.write_text(f"local all {role} scram-sha-256\n{former}")
+            self.run("SELECT pg_reload_conf()")
+            yield self.conninfo.replace("user=postgres", f"user={role}")
+        finally:
+            access.write_text(former)
+            self.run("SELECT pg_reload_conf()")
+            self.run(f"DROP ROLE {role}")
+
     def remove(self) -> None:
         """Drop the database with its slots."""
         self.server.start()

@@ -223,20 +223,12 @@ async def never(*writers: SinkWriter[Any]) -> None:
 
 
 def test_a_wrong_password_is_named(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    shop.run(f"CREATE ROLE guest_{shop.name} LOGIN PASSWORD 'right'")
-    access = shop.server.folder / "data" / "pg_hba.conf"
-    former = access.read_text()
-    try:
-        access.write_text(f"local all guest_{shop.name} scram-sha-256\n{former}")
-        shop.run("SELECT pg_reload_conf()")
-        guest = shop.conninfo.replace("user=postgres", f"user=guest_{shop.name}")
-        monkeypatch.setenv("PGPASSWORD", "wrong")
-        with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
-            with_writers(database(postgres.connecting(guest), APPEND), place(), do=never)
-    finally:
-        access.write_text(former)
-        shop.run("SELECT pg_reload_conf()")
-        shop.run(f"DROP ROLE guest_{shop.name}")
+    monkeypatch.setenv("PGPASSWORD", "wrong")
+    with (
+        shop.guest("right") as conninfo,
+        pytest.raises(psycopg.OperationalError, match="password authentication failed"),
+    ):
+        with_writers(database(postgres.connecting(conninfo), APPEND), place(), do=never)
 
 
 @pytest.mark.parametrize(
@@ -254,6 +246,23 @@ def test_a_missing_table_is_named(shop: Database) -> None:
             await writer.write(batch(1, 10))
 
     with_writers(sink(shop, "INSERT INTO gone VALUES (%(cents)s)"), place(), do=do)
+
+
+@pytest.mark.guarantee("G1")
+def test_a_renamed_column_stops_its_sink_until_it_is_back(shop: Database) -> None:
+    async def do(writer: SinkWriter[Sale]) -> None:
+        await writer.write(batch(1, 10))
+        shop.run("ALTER TABLE sales RENAME COLUMN cents TO price")
+        for _ in range(2):
+            with pytest.raises(psycopg.errors.UndefinedColumn, match='column "cents" of relation "sales" does not'):
+                await writer.write(batch(2, 20))
+        shop.run("ALTER TABLE sales ADD COLUMN cents int")
+        shop.run("UPDATE sales SET cents = price")
+        shop.run("ALTER TABLE sales ADD COLUMN vat int DEFAULT 19")
+        await writer.write(batch(2, 20))
+
+    with_writers(sink(shop), place(), do=do)
+    assert cents(shop) == [10, 20]
 
 
 def test_a_poison_record_is_named(shop: Database) -> None:

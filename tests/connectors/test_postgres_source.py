@@ -356,6 +356,27 @@ def test_a_large_value_that_an_update_leaves_is_asked_for(shop: Database) -> Non
     assert len(changes_of(shop, *work)) == 2  # a type without that field needs nothing
 
 
+@pytest.mark.guarantee("G1")
+def test_a_wrong_password_is_named_and_loses_nothing(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    position = begun(shop)
+    shop.run("INSERT INTO sales VALUES ('tea', 7)")
+
+    async def read(conninfo: str) -> list[Any]:
+        reader = await sales(shop, conninfo=conninfo).open_reader(slot_of(shop), position)
+        try:
+            return (await caught_up(reader))[0]
+        finally:
+            await reader.close()
+
+    with shop.guest("right") as conninfo:
+        monkeypatch.setenv("PGPASSWORD", "guess")
+        with pytest.raises(psycopg.OperationalError, match="password authentication failed") as refused:
+            asyncio.run(read(conninfo))
+        assert "guess" not in str(refused.value)
+        monkeypatch.setenv("PGPASSWORD", "right")
+        assert [one.after for one in asyncio.run(read(conninfo))] == [Sale("tea", 7)]
+
+
 def test_tables_beside_it_are_left_out(shop: Database) -> None:
     shop.run("CREATE SCHEMA other")
     shop.run("CREATE TABLE other.sales (item text PRIMARY KEY)")

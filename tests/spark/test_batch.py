@@ -112,8 +112,8 @@ def test_a_writes_mistakes_are_reported_before_any_row_goes(spark: SparkSession,
     assert "there is no column 'idd' (did you mean 'id'?)" in failure(
         lambda: save(frame, {**options, "id_column": "idd"})
     )
-    assert "column 'day' is date, which a record cannot hold: " in failure(
-        lambda: save(frame.withColumn("day", f.current_date()), options)
+    assert "column 'months' is interval month, which a record cannot hold: " in failure(
+        lambda: save(frame.withColumn("months", f.expr("INTERVAL '3' MONTH")), options)
     )
     assert "write with mode 'append'" in failure(lambda: save(frame, options, mode="overwrite"))
     assert "'tripz'" in failure(lambda: save(frame, {**options, "stream": "tripz"}))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Annotated, Any
 
 import msgspec
 import pytest
@@ -14,6 +15,7 @@ pytest.importorskip("pyspark")
 
 import pyarrow as pa
 
+import millwheel as mw
 from millwheel.injectors.spark.columns import RowReader
 from millwheel.injectors.spark.errors import RowError
 from millwheel.injectors.spark.options import SinkOptions
@@ -161,3 +163,50 @@ def test_lists_and_nulls_go_by_rows(more: pa.Array) -> None:
     batch = pa.record_batch({"id": ["a", "b"], "at": [1, 2], "more": more})
     rows = RowReader(SinkOptions("flights", "id", "at", any_timestamp=True), 0, NOW).read(batch)
     assert rows.divided() == (None, rows)
+
+
+class Sold(msgspec.Struct):
+    """What a computation declares for the columns of the row."""
+
+    day: date
+    price: Decimal
+    local: Annotated[datetime, msgspec.Meta(tz=False)]
+    took: timedelta
+    opens: time
+    days: dict[date, Decimal | None]
+    seen: dict[mw.Timestamp, list[date]]
+
+
+def test_days_decimals_and_intervals_are_what_types_take() -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    row = {
+        "id": "a", "at": at, "day": date(2026, 2, 28), "price": Decimal("1.50"),
+        "local": datetime(2026, 1, 1, 12, 0, 1),
+        "took": timedelta(days=-1, microseconds=5), "opens": time(9, 30),
+        "days": [(date(1, 1, 1), Decimal("12345678901234567890.12")), (date(9999, 12, 31), None)],
+        "seen": [(at, [date(1969, 12, 31)])],
+    }  # fmt: skip
+    wide = pa.decimal128(38, 2)
+    kinds = pa.schema({
+        "id": pa.string(), "at": TIME, "day": pa.date32(), "price": pa.decimal128(10, 2), "local": pa.timestamp("us"),
+        "took": pa.duration("us"), "opens": pa.time64("ns"), "days": pa.map_(pa.date32(), wide),
+        "seen": pa.map_(TIME, pa.list_(pa.date32())),
+    })  # fmt: skip
+    read = RowReader(SinkOptions("flights", "id", "at"), 0, NOW).read(pa.RecordBatch.from_pylist([row], kinds))
+    assert read.divided() == (None, read)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(read.values[0]), type=Sold) == Sold(
+        date(2026, 2, 28), Decimal("1.50"), datetime(2026, 1, 1, 12, 0, 1), timedelta(days=-1, microseconds=5),
+        time(9, 30), {date(1, 1, 1): Decimal("12345678901234567890.12"), date(9999, 12, 31): None},
+        {from_datetime(at): [date(1969, 12, 31)]},
+    )  # fmt: skip
+
+
+def test_days_and_decimals_stay_columns() -> None:
+    batch = pa.record_batch({
+        "id": pa.array(["a"]), "at": pa.array([1]), "day": pa.array([date(2026, 1, 1)]),
+        "price": pa.array([Decimal("-0.10")], pa.decimal128(38, 18)),
+    })  # fmt: skip
+    plain, others = RowReader(SinkOptions("flights", "id", "at"), 0, NOW).read(batch).divided()
+    assert plain is not None
+    assert others is None
+    assert plain.select(["day", "price"]).to_pylist() == [{"day": "2026-01-01", "price": "-0.100000000000000000"}]

@@ -15,7 +15,7 @@ from millwheel.worker.interval.panes.plain import encoded_panes
 from millwheel.worker.interval.panes.table import PaneTable, WindowPanes
 from millwheel.worker.interval.state import IntervalState
 
-__all__ = ["first_pane", "keys_in", "pane_timers", "panes_of", "with_panes"]
+__all__ = ["first_pane", "joined_panes", "keys_in", "pane_timers", "panes_of", "with_panes"]
 
 
 def pane_timers(panes: PaneTable, key: bytes) -> dict[str, TimerSetting]:
@@ -66,7 +66,10 @@ def with_panes(state: IntervalState, encoded: bytes, found: dict[tuple[int, int]
     """
     if not found:
         return encoded
-    whole: dict[tuple[int, int], Any] = {}
-    if encoded:
-        whole = msgspec.msgpack.decode(state.program.state.present(encoded), type=dict[tuple[int, int], Any])
+    return joined_panes(state.program.state.present(encoded) if encoded else b"", found)
+
+
+def joined_panes(plain: bytes, found: dict[tuple[int, int], Any]) -> bytes:
+    """A state as programs outside get it, with the panes that ``panes_of`` has returned."""
+    whole: dict[tuple[int, int], Any] = msgspec.msgpack.decode(plain, type=dict[tuple[int, int], Any]) if plain else {}
     return msgspec.msgpack.encode(whole | found)

@@ -9,6 +9,7 @@ import errno
 import fcntl
 import io
 import os
+import re
 import secrets
 import time
 from abc import ABC, abstractmethod
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
 
 __all__ = ["BucketStorage", "DirectoryStorage", "FileInfo", "RangeFile", "Storage", "Stored", "storage_of"]
 
+_REFUSES: Final = re.compile(r"\b(401 Unauthorized|403 Forbidden)\b")
+_REFUSED: Final = (
+    "The store refuses the worker's account: correct what the worker's environment says of it, such as "
+    "AWS_ACCESS_KEY_ID, or let the account read and write there"
+)
 _RETRIES: Final = timedelta(seconds=40)
 """How long a request to an object store is repeated. A call of a connector has a minute."""
 _STALE_SECONDS: Final = 3_600.0
@@ -320,7 +326,9 @@ class BucketStorage(Storage):
             yield
         except (BaseError, OSError, ValueError) as error:
             # The rest repeats it, with the structures of the library.
-            raise FilesError(f"{self.name(path)}: {str(error).partition(chr(10))[0]}") from error
+            text = str(error).partition("\n")[0]
+            refused = f". {_REFUSED}" if _REFUSES.search(text) else ""
+            raise FilesError(f"{self.name(path)}: {text}{refused}") from error
 
 
 class RangeFile(io.RawIOBase):

@@ -41,7 +41,7 @@ class Asker:
         """
         wanted = library().TopicCollection([topic])
         found = await self._answer(
-            f"topic {topic!r} is not found",
+            f"topic {topic!r} cannot be looked up",
             lambda admin: admin.describe_topics(wanted, request_timeout=ANSWER_SECONDS),
             topic,
         )

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,6 +51,10 @@ _MOVES: Final = frozenset({
     "UNKNOWN_TOPIC_ID", "_NOENT", "_UNKNOWN_PARTITION",
 })  # fmt: skip
 """Errors of a partition that another broker takes over. The protocol calls those of brokers retriable."""
+_REFUSES: Final = re.compile(r"_AUTHENTICATION\b|SASL_AUTHENTICATION_FAILED|SASL authentication error")
+_LOG_IN: Final = (
+    "Correct sasl.username, sasl.password and sasl.mechanism in the worker's file of settings, or the user there"
+)
 _FROM_ENVIRONMENT: Final = re.compile(r"\$\{(\w+)\}")
 
 log = logging.getLogger("millwheel.kafka")
@@ -155,12 +160,13 @@ class KafkaClient:
     """
 
     def __init__(self, make: Any, properties: Mapping[str, Any]) -> None:
-        self._last = last = deque[str]([""], maxlen=1)
+        self._last = last = deque[tuple[str, str]]([("", "")], maxlen=1)
+        """Name and text of the last error of a connection."""
         self._brokers = properties["bootstrap.servers"]
         try:
             # The callback does not know this object. So the library's client, with its threads and connections, ends
             # when this object is dropped, and not with the next collection of garbage.
-            self.handle: Any = make({"error_cb": lambda error: last.append(error.str())})
+            self.handle: Any = make({"error_cb": partial(_note, last)})
         except library().KafkaException as error:
             raise KafkaError(f"the settings for Kafka cannot be used: {_text(error)}") from error
 
@@ -184,12 +190,19 @@ class KafkaClient:
         with suppress(Exception):
             self.handle.poll(0)  # events come by it
         text = _text(error)
-        last = self._last[-1]
+        name, last = self._last[-1]
         more = f" ({last})" if last and last not in text else ""
-        return KafkaError(f"{what}: {self}: {text}{more}")
+        refused = f". {_LOG_IN}" if _REFUSES.search(f"{name} {last} {text}") else ""
+        return KafkaError(f"{what}: {self}: {text}{more}{refused}")
 
     def __str__(self) -> str:
         return f"brokers {self._brokers}"
+
+
+def _note(last: deque[tuple[str, str]], error: Any) -> None:
+    """Keep an error of a connection. That all brokers are down follows the reason, and says less."""
+    if error.name() != "_ALL_BROKERS_DOWN":
+        last.append((error.name(), error.str()))
 
 
 def is_moving(error: Any) -> bool:

@@ -20,9 +20,10 @@ from millwheel.sdk.migration import StoredState, versioned
 from millwheel.sdk.round_trip import Check
 from millwheel.sdk.typeinfo import cached_by_type, type_name
 
-__all__ = ["any_state_codec", "growing_problems", "reset", "sizes"]
+__all__ = ["any_state_codec", "growing_problems", "plain_part", "reset", "sizes"]
 
 _FORMAT: Final = 1
+_NO_FIELDS: Final = msgspec.msgpack.encode({})
 _NO_PLAIN: Final = msgspec.msgpack.encode(None)
 """The plain part of a deleted state whose pages are not all gone yet. It begins with its default again."""
 
@@ -53,6 +54,30 @@ class _StateHead(msgspec.Struct, array_like=True, frozen=True):
 
 _encode_head = msgspec.msgpack.Encoder().encode
 _decode_head = msgspec.msgpack.Decoder(_StateHead).decode
+
+
+def plain_part(encoded: bytes, where: str) -> tuple[int, bytes]:
+    """The version and the encoded plain fields of a stored state, for readers that have no class of it.
+
+    A state that was deleted has none of them. Empty bytes: it has no elements either.
+
+    Raises:
+        ValueDecodeError: It is no growing state of this format. The error names ``where``.
+    """
+    head = _read_head(encoded, where)
+    if head.format != _FORMAT:
+        raise ValueDecodeError(f"{where}, state: it was stored in format {head.format}; this version reads {_FORMAT}")
+    plain = bytes(head.plain)
+    if plain == _NO_PLAIN:
+        plain = _NO_FIELDS if any(tree.count for tree in head.trees.values()) else b""
+    return head.version, plain
+
+
+def _read_head(encoded: bytes, where: str) -> _StateHead:
+    try:
+        return _decode_head(encoded)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueDecodeError(f"{where}, state: no head of a growing state: {error}") from error
 
 
 def any_state_codec(
@@ -158,10 +183,7 @@ class _GrowingCodec:
         self._plain.check(plain, self._plain.encode(plain))
 
     def _decode(self, encoded: bytes) -> Any:
-        try:
-            head = _decode_head(encoded)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ValueDecodeError(f"{self._where}, state: no head of a growing state: {error}") from error
+        head = _read_head(encoded, self._where)
         dropped = head.trees.keys() - self._plan.collections.keys()
         if head.format != _FORMAT or dropped - self._plan.dropped:
             raise ValueDecodeError(

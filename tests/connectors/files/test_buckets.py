@@ -122,6 +122,36 @@ def test_objects_that_are_not_there_are_named(folder: Place) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.skipif(bool(other_server()), reason="only the bucket of this process can refuse")
+@pytest.mark.guarantee("G1")
+def test_a_bucket_that_refuses_the_account_says_so(folder: Place) -> None:
+    """Nothing is lost until the account is right."""
+    source, sink = read_files(f"{folder.url}/*.jsonl", Sale), write_files(folder.url, Sale)
+    folder.storage.write("a.jsonl", b'{"item": "tea", "cents": 7}\n')
+
+    async def write(writer: SinkWriter[Sale]) -> None:
+        await writer.write(batch(1, 10))
+
+    folder.bucket.refuses = True
+    try:
+        for call in (
+            lambda: found(source),
+            lambda: list(read_on(source, "a.jsonl")),
+            lambda: with_writers(sink, place(), do=write),
+        ):
+            with pytest.raises(
+                FilesError, match=r"403 Forbidden.*refuses the worker's account: correct what"
+            ) as caught:
+                call()
+            assert "secret" not in str(caught.value)
+            assert "\n" not in str(caught.value)
+    finally:
+        folder.bucket.refuses = False
+    assert [one.cents for one in values_of(source, "a.jsonl")] == [7]
+    with_writers(sink, place(), do=write)
+    assert folder.cents() == [7, 10]
+
+
 @pytest.mark.guarantee("G3")
 def test_a_former_process_writes_nothing_into_a_bucket(folder: Place) -> None:
     async def do(former: SinkWriter[Sale], present: SinkWriter[Sale]) -> None:
