@@ -1,8 +1,8 @@
 """`python -m bench.authority`: the watermark authority with 500,000 key intervals, as in the paper's section 7.2.
 
 The core alone, whose appends are built but not written. Then the service: reports and broadcasts over gRPC on loopback,
-with a store in memory, in one process and one event loop. So the service's figures are those of the authority and its
-client together.
+with a store in memory. One interval that reports, and its listener, are in the service's process. The round of all
+intervals is reported by another process.
 """
 
 from __future__ import annotations

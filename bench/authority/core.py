@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Final
 
 from bench.authority.intervals import pieces
+from bench.authority.reporter import COMPUTATION
 from bench.report import Figure
 from millwheel.authority.core import AuthorityCore, CoreSettings
 from millwheel.authority.messages import (
@@ -27,7 +28,6 @@ from millwheel.store.contract import JournalHead, PartId
 
 __all__ = ["measure"]
 
-_COMPUTATION: Final = "window-counter.17"
 _BATCH: Final = 1_000
 _LONE: Final = 20_000
 """The reports of one interval while no other reports."""
@@ -50,22 +50,23 @@ class Bench:
         """Bring an event to the core."""
         return self.core.step(event, self.now)
 
-    def flush(self) -> None:
-        """Append all changes."""
-        while effects := self.step(Tick()):
+    def flush(self, effects: Sequence[AuthorityEffect] = ()) -> None:
+        """Append all changes. ``effects``: of the last step."""
+        while effects := effects or self.step(Tick()):
             for effect in effects:
                 assert isinstance(effect, AppendChanges)
                 self.appended_bytes += len(effect.append.entry)
+            effects = ()
             for done in self.step(AppendJournaled()):
                 if isinstance(done, WriteSnapshot):
                     self.stored = [blob for _, blob in done.snapshot.parts()]
-                    self.step(SnapshotWritten(done.snapshot))
+                    effects = self.step(SnapshotWritten(done.snapshot))
 
     def own(self) -> float:
         """Seconds to accept every interval, in batches."""
         began = perf_counter()
         for number, keys in enumerate(self.intervals, start=1):
-            self.step(SequencerOffered(number, _COMPUTATION, keys, number))
+            self.step(SequencerOffered(number, COMPUTATION, keys, number))
             if number % _BATCH == 0:
                 self.flush()
         self.flush()
@@ -76,8 +77,7 @@ class Bench:
         began = perf_counter()
         for first in range(0, len(reports), _BATCH):
             self.now = max(self.now, first)
-            assert not self.step(ReportsReceived(reports[first : first + _BATCH]))
-            self.flush()
+            self.flush(self.step(ReportsReceived(reports[first : first + _BATCH])))
         return perf_counter() - began
 
     def random_reports(self, number: int, chance: random.Random) -> list[WatermarkReport]:
@@ -86,7 +86,7 @@ class Bench:
         chance.shuffle(order)
         base = number * 1_000_000
         return [
-            WatermarkReport(_COMPUTATION, keys, sequencer, base + chance.randrange(1_000_000))
+            WatermarkReport(COMPUTATION, keys, sequencer, base + chance.randrange(1_000_000))
             for sequencer, keys in order
         ]
 
@@ -95,7 +95,7 @@ class Bench:
         count = len(self.intervals)
         began = perf_counter()
         for number in range(_CHANGES):
-            self.step(SequencerOffered(0, _COMPUTATION, self.intervals[number], count + number + 1))
+            self.step(SequencerOffered(0, COMPUTATION, self.intervals[number], count + number + 1))
             self.flush()
         return (perf_counter() - began) / _CHANGES
 
@@ -107,7 +107,7 @@ class Bench:
             keys = self.intervals[-number - 2]
             halves = keys.split(keys.start + b"5")
             for half, sequencer in zip(halves, (first + 2 * number, first + 2 * number + 1), strict=True):
-                self.step(SequencerOffered(0, _COMPUTATION, half, sequencer))
+                self.step(SequencerOffered(0, COMPUTATION, half, sequencer))
             self.flush()
         return (perf_counter() - began) / _CHANGES
 
@@ -133,11 +133,11 @@ def measure(intervals: int, rounds: int) -> list[Figure]:
         bench.appended_bytes = 0
         rates.append(intervals / bench.report(reports))
         written = bench.appended_bytes / intervals
-    if bench.core.broadcast(_COMPUTATION) != min(report.watermark for report in reports):
+    if bench.core.broadcast(COMPUTATION) != min(report.watermark for report in reports):
         raise AssertionError("the broadcast value is not the least reported one")
     again = intervals / bench.report(reports)
     one = reports[0]
-    lone = [WatermarkReport(_COMPUTATION, one.member, one.sequencer, 1 << 40 | number) for number in range(_LONE)]
+    lone = [WatermarkReport(COMPUTATION, one.member, one.sequencer, 1 << 40 | number) for number in range(_LONE)]
     alone = bench.report(lone) / _LONE
     restored, base = bench.restart()
     found = {
