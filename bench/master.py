@@ -72,9 +72,7 @@ class Bench:
         """Submit a topology with one computation."""
         spec = specs.TopologySpec(name=name)
         spec.code.digest, spec.code.entry_point = "ab" * 32, "app:topology"
-        spec.streams.add(
-            name=f"{name}/in", record_type="app.Event", format=specs.VALUE_FORMAT_MSGPACK, injected=True
-        )
+        spec.streams.add(name=f"{name}/in", record_type="app.Event", format=specs.VALUE_FORMAT_MSGPACK, injected=True)
         computation = spec.computations.add(name="count", exactly_once=True, strong_productions=True)
         computation.inputs.add(stream=f"{name}/in", key=specs.KeySpec(fields=["key"]))
         self._requests += 1

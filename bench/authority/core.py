@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Final
 
-from bench.authority.intervals import pieces
-from bench.authority.reporter import COMPUTATION
+from bench.authority.intervals import members, names_of
 from bench.report import Figure
 from millwheel.authority.core import AuthorityCore, CoreSettings
 from millwheel.authority.messages import (
@@ -42,7 +41,7 @@ class Bench:
         self.core = AuthorityCore("authority.0", 1, JournalHead(1, 0, 0, ()), CoreSettings(pace=_AT_ONCE))
         self.now = 1
         self.step(Tick())
-        self.intervals = pieces(intervals)
+        self.members = members(intervals)
         self.appended_bytes = 0
         self.stored: list[bytes] = []
 
@@ -50,23 +49,23 @@ class Bench:
         """Bring an event to the core."""
         return self.core.step(event, self.now)
 
-    def flush(self, effects: Sequence[AuthorityEffect] = ()) -> None:
-        """Append all changes. ``effects``: of the last step."""
-        while effects := effects or self.step(Tick()):
+    def flush(self) -> None:
+        """Append all changes."""
+        while effects := self.step(Tick()):
             for effect in effects:
                 assert isinstance(effect, AppendChanges)
                 self.appended_bytes += len(effect.append.entry)
-            effects = ()
             for done in self.step(AppendJournaled()):
                 if isinstance(done, WriteSnapshot):
                     self.stored = [blob for _, blob in done.snapshot.parts()]
-                    effects = self.step(SnapshotWritten(done.snapshot))
+                    self.step(SnapshotWritten(done.snapshot))
 
     def own(self) -> float:
         """Seconds to accept every interval, in batches."""
         began = perf_counter()
-        for number, keys in enumerate(self.intervals, start=1):
-            self.step(SequencerOffered(number, COMPUTATION, keys, number))
+        for number, (name, keys) in enumerate(self.members, start=1):
+            if self.step(SequencerOffered(number, name, keys, number)):
+                raise RuntimeError(f"the authority refuses {keys} of {name}")
             if number % _BATCH == 0:
                 self.flush()
         self.flush()
@@ -77,37 +76,39 @@ class Bench:
         began = perf_counter()
         for first in range(0, len(reports), _BATCH):
             self.now = max(self.now, first)
-            self.flush(self.step(ReportsReceived(reports[first : first + _BATCH])))
+            if refused := self.step(ReportsReceived(reports[first : first + _BATCH])):
+                raise RuntimeError(f"the authority refuses a report: {refused[0]}")
+            self.flush()
         return perf_counter() - began
 
     def random_reports(self, number: int, chance: random.Random) -> list[WatermarkReport]:
         """A new value of every interval, in any order. ``number``: of the round."""
-        order = list(enumerate(self.intervals, start=1))
+        order = list(enumerate(self.members, start=1))
         chance.shuffle(order)
         base = number * 1_000_000
         return [
-            WatermarkReport(COMPUTATION, keys, sequencer, base + chance.randrange(1_000_000))
-            for sequencer, keys in order
+            WatermarkReport(name, keys, sequencer, base + chance.randrange(1_000_000))
+            for sequencer, (name, keys) in order
         ]
 
     def move(self) -> float:
         """Seconds to accept a new owner of one interval, with its append."""
-        count = len(self.intervals)
+        count = len(self.members)
         began = perf_counter()
         for number in range(_CHANGES):
-            self.step(SequencerOffered(0, COMPUTATION, self.intervals[number], count + number + 1))
+            self.step(SequencerOffered(0, *self.members[number], count + number + 1))
             self.flush()
         return (perf_counter() - began) / _CHANGES
 
     def split(self) -> float:
         """Seconds to accept both halves of one interval, with their append."""
-        first = 2 * len(self.intervals)
+        first = 2 * len(self.members)
         began = perf_counter()
         for number in range(_CHANGES):
-            keys = self.intervals[-number - 2]
+            name, keys = self.members[-number - 2]
             halves = keys.split(keys.start + b"5")
             for half, sequencer in zip(halves, (first + 2 * number, first + 2 * number + 1), strict=True):
-                self.step(SequencerOffered(0, COMPUTATION, half, sequencer))
+                self.step(SequencerOffered(0, name, half, sequencer))
             self.flush()
         return (perf_counter() - began) / _CHANGES
 
@@ -123,7 +124,7 @@ class Bench:
 
 
 def measure(intervals: int, rounds: int) -> list[Figure]:
-    """The figures of a shard with so many intervals of one computation. Every interval reports ``rounds`` times."""
+    """The figures of a shard with so many intervals. Every interval reports ``rounds`` times."""
     bench = Bench(intervals)
     accepted = intervals / bench.own()
     chance, rates, written = random.Random(1), [], 0.0
@@ -133,15 +134,17 @@ def measure(intervals: int, rounds: int) -> list[Figure]:
         bench.appended_bytes = 0
         rates.append(intervals / bench.report(reports))
         written = bench.appended_bytes / intervals
-    if bench.core.broadcast(COMPUTATION) != min(report.watermark for report in reports):
-        raise AssertionError("the broadcast value is not the least reported one")
+    names = names_of(bench.members)
+    if min(map(bench.core.broadcast, names)) != min(report.watermark for report in reports):
+        raise RuntimeError("the least broadcast value is not the least reported one")
     again = intervals / bench.report(reports)
     one = reports[0]
-    lone = [WatermarkReport(COMPUTATION, one.member, one.sequencer, 1 << 40 | number) for number in range(_LONE)]
+    lone = [WatermarkReport(one.group, one.member, one.sequencer, 1 << 40 | number) for number in range(_LONE)]
     alone = bench.report(lone) / _LONE
     restored, base = bench.restart()
     found = {
         "intervals": (intervals, "intervals"),
+        "computations": (len(names), "computations"),
         "accepted_per_s": (accepted, "intervals/s"),
         "reports_per_s": (max(rates), "reports/s"),
         "unchanged_per_s": (again, "reports/s"),
@@ -153,6 +156,4 @@ def measure(intervals: int, rounds: int) -> list[Figure]:
         "split_us": (bench.split() * 1e6, "µs"),
     }
     runs = {"reports_per_s": tuple(rates)}
-    return [
-        Figure(f"authority.{name}", value, unit, runs.get(name, (value,))) for name, (value, unit) in found.items()
-    ]
+    return [Figure(f"authority.{name}", value, unit, runs.get(name, (value,))) for name, (value, unit) in found.items()]

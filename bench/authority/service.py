@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager, suppress
 from time import perf_counter, process_time
 from typing import Final
 
-from bench.authority.intervals import pieces
-from bench.authority.reporter import COMPUTATION, WATERMARK
+from bench.authority.intervals import members
+from bench.authority.reporter import WATERMARK
 from bench.cluster.measures import percentile
 from bench.report import Figure
 from millwheel.authority.service import WatermarkServicer
@@ -37,12 +37,12 @@ async def measure(intervals: int, rounds: int) -> list[Figure]:
     """Update to broadcast beside so many other intervals, a round of all of them, and a takeover by another shard."""
     store = MemoryStore()
     await store.create_journal(_JOURNAL)
-    owned = pieces(intervals)
+    owned = members(intervals)
     found: dict[str, tuple[float, str]] = {}
     async with _serving(store, 1) as (shard, address):
         for first in range(0, intervals, _BATCH):
             some = range(first, min(first + _BATCH, intervals))
-            await asyncio.gather(*(shard.accept(COMPUTATION, owned[number], number + 1) for number in some))
+            await asyncio.gather(*(shard.accept(*owned[number], number + 1) for number in some))
         took, cpu = await _round(address, intervals)
         found["round_s"] = (took, "s")
         found["served_reports_per_s"] = (intervals / took, "reports/s")
@@ -77,7 +77,7 @@ async def _serving(store: MemoryStore, sequencer: int) -> AsyncIterator[tuple[Au
         await shard.close()
 
 
-async def _beside(client: WatermarkClient, owned: list[KeyInterval], rate: int, rounds: int) -> list[float]:
+async def _beside(client: WatermarkClient, owned: list[tuple[str, KeyInterval]], rate: int, rounds: int) -> list[float]:
     """What :func:`_lone` finds while other intervals report at this rate."""
     others = asyncio.create_task(_report(client, owned, rate)) if rate else None
     try:
@@ -105,13 +105,13 @@ async def _lone(client: WatermarkClient, first: int, rounds: int) -> list[float]
     return taken
 
 
-async def _report(client: WatermarkClient, owned: list[KeyInterval], rate: int) -> None:
+async def _report(client: WatermarkClient, owned: list[tuple[str, KeyInterval]], rate: int) -> None:
     """Report at ``rate``, one interval after the other, until it is cancelled."""
     began, number = perf_counter(), 0
     while True:
         for _ in range(max(0, int((perf_counter() - began) * rate) - number)):
             place = number % len(owned)
-            client.report(WatermarkReport(COMPUTATION, owned[place], place + 1, WATERMARK + 1 + number // len(owned)))
+            client.report(WatermarkReport(*owned[place], place + 1, WATERMARK + 1 + number // len(owned)))
             number += 1
         await asyncio.sleep(0.005)
 

@@ -63,7 +63,9 @@ _LARGE: Final = Sizes(held_keys=250_000, held_state=4_000)
 def main() -> int:
     """Run the command. The exit code is 0 if everything was measured. The figures do not matter."""
     parser = argparse.ArgumentParser(prog="python -m bench.cluster", description=__doc__)
-    parser.add_argument("--only", default="", help="measure only what has figures whose names begin so, with commas between")
+    parser.add_argument(
+        "--only", default="", help="measure only what has figures whose names begin so, with commas between"
+    )
     parser.add_argument("--quick", action="store_true", help="little of everything, to see that it works")
     help_sync = "when Cassandra syncs: every ten seconds, its default, or before each answer"
     parser.add_argument("--commitlog", choices=("periodic", "batch"), default="periodic", help=help_sync)
