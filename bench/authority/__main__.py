@@ -27,7 +27,7 @@ def main() -> None:
     options = parser.parse_args()
     intervals = 5_000 if options.quick else options.intervals
     figures = core.measure(intervals, rounds=1 if options.quick else 2)
-    figures += uvloop.run(service.measure(intervals, 100 if options.quick else 1_000))
+    figures += uvloop.run(service.measure(intervals, 100 if options.quick else 500))
     print_figures(figures)
     write_figures(figures, options.out)
     print(f"written to {options.out}")

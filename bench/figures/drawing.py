@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import matplotlib as mpl
+from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Plot
+from matplotlib.typing import RcKeyType
 
 from bench.readings import Readings
 
@@ -20,10 +22,10 @@ __all__ = ["COLOURS", "INK", "PLOTS", "draw"]
 
 INK: Final = "#7a7a7a"
 COLOURS: Final = ("#2f81c7", "#cb5f2c", "#33904f", "#a966c4")
-_STYLE: Final = {
+_STYLE: Final[dict[RcKeyType, Any]] = {
     "axes.edgecolor": INK,
     "axes.labelcolor": INK,
-    "axes.prop_cycle": mpl.cycler(color=COLOURS),
+    "axes.prop_cycle": cycler(color=COLOURS),
     "axes.spines.right": False,
     "axes.spines.top": False,
     "axes.titlecolor": INK,

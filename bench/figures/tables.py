@@ -97,7 +97,7 @@ def _lag(found: Readings) -> str:
 
 
 def _changes(found: Readings) -> str:
-    lines = []
+    lines: list[tuple[str, ...]] = []
     if "takeover.first_record_ms" in found.figures:
         owner, first = found.value("takeover.new_owner_ms"), found.value("takeover.first_record_ms")
         lines.append(("a killed worker: until its interval has another owner (the lease)", number(owner), "–"))

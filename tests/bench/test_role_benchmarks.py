@@ -36,7 +36,7 @@ def test_the_master_gives_all_intervals_other_owners() -> None:
 
 
 def test_a_cache_for_all_keys_reads_nothing_and_a_small_one_reads() -> None:
-    rows = measure(Sizes(400, 20, (0.1, 1.2)))
+    rows = measure(Sizes(400, 20, 1, (0.1, 1.2)))
     found = {one.name: one.value for one in rows if isinstance(one, Figure)}
     for policy in ("watermark", "lru"):
         assert found[f"cache.{policy}.1.2.reads"] == 0
