@@ -56,6 +56,7 @@ def _latency(axes: Axes, found: Readings) -> None:
         axes.fill_between(edges, shares, step="pre", alpha=0.35)
         axes.step(edges, shares, where="pre", label=f"{label}: median {p50:.1f} ms")
     axes.set(xscale="log", xlabel="from hook to hook, ms", ylabel="% of the records")
+    axes.xaxis.set_major_formatter("{x:g}")
 
 
 def _scale(axes: Axes, found: Readings) -> None:
@@ -65,7 +66,8 @@ def _scale(axes: Axes, found: Readings) -> None:
             points = found.points(f"scale.{form}.{name}")
             x, y = zip(*points, strict=True)
             axes.plot(x, y, dashes, color=colour, marker="o", markersize=3, label=f"{label}, {name}")
-    axes.set(xscale="log", yscale="log", xlabel="workers (simulated)", ylabel="ms")
+    axes.set(xscale="log", xlabel="workers (simulated)", ylabel="ms")
+    axes.set_ylim(bottom=0)
     ticks = [int(x) for x, _ in found.points("scale.strong.p50")]
     axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
     axes.set_xticks([], minor=True)
@@ -110,7 +112,7 @@ def draw(found: Mapping[str, Readings], folder: Path) -> list[Path]:
             axes = figure.add_subplot()
             axes.grid(visible=True)
             plot(axes, found[part])
-            axes.legend()
+            axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.3)
             file = folder / f"{name}.svg"
             figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
         file.write_text("".join(f"{line.rstrip()}\n" for line in file.read_text().splitlines()))

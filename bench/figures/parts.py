@@ -43,10 +43,10 @@ PARTS: Final = (
     Part("count", ("bench", "--only", "keyed_count", "--runs", "2"), 480, _COUNT_QUICK, compiles=True),
     Part("latency", ("bench", "--only", "latency", "--seconds", "15", "--runs", "2"), 180, _COUNT_QUICK, compiles=True),
     Part("cluster", ("bench.cluster",), 840, compiles=True),
-    Part("authority", ("bench.authority",), 300),
-    Part("master", ("bench.master",), 240),
+    Part("authority", ("bench.authority",), 420),
+    Part("master", ("bench.master",), 300),
     Part("cache", ("bench.cache",), 300),
-    Part("sizes", ("bench.sizes",), 300, compiles=True),
+    Part("sizes", ("bench.sizes",), 420, compiles=True),
     Part(
         "scale",
         ("bench.scale", "--cluster", "docs/figures/cluster.json", "--authority", "docs/figures/authority.json"),
