@@ -45,9 +45,16 @@ def readings(rows: list[dict[str, Any]], where: str) -> Readings:
     return found
 
 
+class _Rows(msgspec.Struct):
+    """What is read of a file of docs/figures."""
+
+    rows: list[dict[str, Any]]
+
+
 def read(file: Path) -> Readings:
-    """The figures of one benchmark. ValueError: the file has another form."""
+    """The figures of one benchmark, as it wrote them or as docs/figures has them. ValueError: it has neither form."""
     try:
-        return readings(msgspec.json.decode(file.read_bytes(), type=list[dict[str, Any]]), str(file))
+        found = msgspec.json.decode(file.read_bytes(), type=list[dict[str, Any]] | _Rows)
+        return readings(found.rows if isinstance(found, _Rows) else found, str(file))
     except (msgspec.DecodeError, KeyError) as error:
         raise ValueError(f"{file} is no file of figures: {error}") from error

@@ -21,7 +21,7 @@ from bench.readings import Readings
 __all__ = ["COLOURS", "INK", "PLOTS", "draw"]
 
 INK: Final = "#7a7a7a"
-COLOURS: Final = ("#2f81c7", "#cb5f2c", "#33904f", "#a966c4")
+COLOURS: Final = ("#2f81c7", "#cb5f2c", "#33904f", "#a35fc0")
 _STYLE: Final[dict[RcKeyType, Any]] = {
     "axes.edgecolor": INK,
     "axes.labelcolor": INK,

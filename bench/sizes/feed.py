@@ -6,6 +6,7 @@ prints the seconds from the next send until all records are committed.
 
 from __future__ import annotations
 
+import asyncio
 import random
 import sys
 import time
@@ -23,6 +24,8 @@ __all__ = ["batches", "chosen_keys"]
 
 _BATCH: Final = 1_000
 _BATCH_BYTES: Final = 1 << 20
+_REST_FOR_A_KEY: Final = 1e-5
+"""Seconds in which the server writes the rows of all keys, before the measurement begins."""
 
 
 def chosen_keys(records: int, keys: int, zipf: float) -> list[int]:
@@ -67,6 +70,7 @@ async def feed(address: str, consumers: int, numbers: Sequence[int], keys: int, 
 
         await send(batches(range(keys), b""))
         prepared = list(batches(numbers, payload))
+        await asyncio.sleep(keys * _REST_FOR_A_KEY)
         print("ready", flush=True)
         sys.stdin.readline()
         began = time.perf_counter()

@@ -35,7 +35,7 @@ def test_the_master_gives_all_intervals_other_owners() -> None:
     assert 0 < found["master.lose.put_bytes"] <= found["master.assign.put_bytes"]
 
 
-def test_a_cache_for_all_keys_reads_nothing_and_a_small_one_reads() -> None:
+def test_a_cache_for_all_keys_reads_nothing() -> None:
     rows = measure(Sizes(400, 20, 1, (0.1, 1.2)))
     found = {one.name: one.value for one in rows if isinstance(one, Figure)}
     for policy in ("watermark", "lru"):
