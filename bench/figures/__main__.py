@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.figures.drawing import draw
-from bench.figures.measured import Kept, load_all, origin_now, rows_of, save
+from bench.figures.measured import Kept, Origin, load_all, origin_now, rows_of, save
 from bench.figures.page import filled
 from bench.figures.parts import BUILD, PARTS, Part
 from bench.figures.tables import tables
@@ -44,12 +44,12 @@ def main() -> int:
         parser.error(f"--only {','.join(sorted(unknown))}: there is no such part, but {', '.join(names)}")
     folder = BUILD / "quick" if options.quick else _FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    failed = []
+    failed, origin = [], origin_now(options.note)
     for part in PARTS:
         if part.name in wanted and not options.draw:
             began = time.monotonic()
             print(f"=== {part.name}: {part.limit:.0f} s at most", flush=True)
-            if not measure(part, folder, options.quick, options.pure, options.note):
+            if not measure(part, folder, origin, options.quick, options.pure):
                 failed.append(part.name)
             print(f"=== {part.name}: {time.monotonic() - began:.0f} s", flush=True)
     show(folder, None if options.quick else _PAGE)
@@ -58,9 +58,8 @@ def main() -> int:
     return int(bool(failed))
 
 
-def measure(part: Part, folder: Path, quick: bool, pure: bool, note: str) -> bool:
+def measure(part: Part, folder: Path, origin: Origin, quick: bool, pure: bool) -> bool:
     """Run a part, and keep what it has measured. Returns whether it succeeded."""
-    origin = origin_now(note)
     options = [*(part.quick if quick else ()), *(("--pure",) if pure and part.compiles else ())]
     part.written.unlink(missing_ok=True)
     command = [sys.executable, "-m", *part.command, *options, "--out", str(part.written)]

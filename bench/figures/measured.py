@@ -25,7 +25,7 @@ class Origin(msgspec.Struct, frozen=True):
         commit: What was measured. It ends in ``+`` if the checkout had other changes.
         processor: The model, and how many of its cores the machine has.
         python: The version.
-        load: The load of the machine before, over one minute: what other programs did.
+        load: The load of the machine in the minute before the command began: what other programs did.
         note: What else a reader must know.
     """
 

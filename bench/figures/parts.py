@@ -42,7 +42,7 @@ _COUNT_QUICK: Final = ("--records", "20000", "--runs", "1", "--seconds", "2")
 PARTS: Final = (
     Part("count", ("bench", "--only", "keyed_count", "--runs", "2"), 480, _COUNT_QUICK, compiles=True),
     Part("latency", ("bench", "--only", "latency", "--seconds", "15", "--runs", "2"), 180, _COUNT_QUICK, compiles=True),
-    Part("cluster", ("bench.cluster",), 840, compiles=True),
+    Part("cluster", ("bench.cluster",), 900, compiles=True),
     Part("authority", ("bench.authority",), 420),
     Part("master", ("bench.master",), 300),
     Part("cache", ("bench.cache",), 300),

@@ -18,6 +18,7 @@ from bench.report import Figure, Series, write_figures
 
 ROOT = Path(__file__).parents[2]
 FOLDER, PAGE = ROOT / "docs" / "figures", ROOT / "docs" / "performance.md"
+ORIGIN = Origin("2026-01-01", "abc", "2 cores", "3.11", 0.1)
 HOW = "`make bench-full ARGS=--draw` puts the figures into the page"
 
 
@@ -64,7 +65,7 @@ def test_a_file_of_figures_is_read_as_it_was_written(tmp_path: Path) -> None:
     found = read(tmp_path / "written.json")
     assert (found.value("a"), found.runs["a"], found.points("b")) == (1.5, [1.5, 2.0], [(1.0, 2.0)])
     rows = rows_of("count", (tmp_path / "written.json").read_bytes())
-    kept = Kept(Origin("2026-01-01", "abc", "2 cores", "3.11", 0.1), rows)
+    kept = Kept(ORIGIN, rows)
     save(kept, tmp_path / "kept.json")
     assert load(tmp_path / "kept.json") == kept
     assert read(tmp_path / "kept.json").figures == found.figures
@@ -92,7 +93,7 @@ def test_a_part_that_fails_leaves_its_earlier_figures(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "failing.json").write_text("earlier")
     part = Part("failing", ("failing",), limit)
-    assert not measure(part, tmp_path, quick=False, pure=False, note="")
+    assert not measure(part, tmp_path, ORIGIN, quick=False, pure=False)
     assert (tmp_path / "failing.json").read_text() == "earlier"
 
 
