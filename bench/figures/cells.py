@@ -10,12 +10,14 @@ __all__ = ["number", "percentiles", "runs_of", "table"]
 
 
 def table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A table.
+    """A table. Without lines it says that they were not measured.
 
     >>> table(["a", "b"], [["1", "2"]])
     '| a | b |\\n| --- | --- |\\n| 1 | 2 |\\n'
     """
     rows = [heads, ["---"] * len(heads), *lines]
+    if len(rows) == 2:
+        return f"Not in this run: {heads[0]}.\n"
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
