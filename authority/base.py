@@ -1,7 +1,7 @@
 """Base parts: a snapshot of a shard, encoded part by part while the shard continues to work (7.2).
 
-The structure of the snapshot (which member has which share under which sequencer) is that of one commit. The member
-and the sequencer of a share never change.
+The structure of the snapshot (which members there are, under which sequencers) is that of one commit. The member
+and the sequencer of a ``MemberState`` never change.
 
 Watermarks in a part may be newer than that commit, because they are read when the part is encoded. This is sound. A
 reported value stays true once it is reported. Replay of the later entries only brings values that were reported too.
@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from millwheel.authority.group import journal_row, row_size
 from millwheel.authority.injected import InjectorGroup
 from millwheel.authority.journal import REMOVED_PART, KeysRow, Part, ProcessRow, encode
+from millwheel.authority.members import AnyMemberState
 from millwheel.authority.registry import Registry
-from millwheel.authority.shares import AnyShare
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.store.contract import PartId
 
@@ -30,7 +30,7 @@ class _Frozen:
     value: int
     expected: Sequence[str]
     expected_as_of: int
-    shares: Sequence[AnyShare]
+    states: Sequence[AnyMemberState]
     percentiles: Mapping[int, int]
 
 
@@ -53,7 +53,7 @@ class BaseSnapshot:
             gone = Part("", MIN_TIMESTAMP, [], [], [], list(self.removed), ended=dict(self.ended))
             yield self._part(REMOVED_PART, gone)
         for frozen in self.groups:
-            for number, rows in enumerate(self._pieces(frozen.shares)):
+            for number, rows in enumerate(self._pieces(frozen.states)):
                 keys = [row for row in rows if isinstance(row, KeysRow)]
                 processes = [row for row in rows if isinstance(row, ProcessRow)]
                 part = Part(
@@ -74,18 +74,18 @@ class BaseSnapshot:
         self.size += len(blob)
         return made, blob
 
-    def _pieces(self, shares: Sequence[AnyShare]) -> Iterator[list[KeysRow | ProcessRow]]:
-        """Return the rows of ``shares``, cut into groups at the size limit. There is at least one group."""
+    def _pieces(self, states: Sequence[AnyMemberState]) -> Iterator[list[KeysRow | ProcessRow]]:
+        """Return the rows of ``states``, cut into groups at the size limit. There is at least one group."""
         piece: list[KeysRow | ProcessRow] = []
         size = 0
-        for share in shares:
-            row = journal_row(share)
+        for state in states:
+            row = journal_row(state)
             piece.append(row)
             size += row_size(row)
             if size >= self.size_limit:
                 yield piece
                 piece, size = [], 0
-        if piece or not shares:
+        if piece or not states:
             yield piece
 
 
@@ -105,7 +105,7 @@ def freeze(registry: Registry, sequencer: int, commit: int, size_limit: int) -> 
                 group.value,
                 sorted(group.expected) if isinstance(group, InjectorGroup) else (),
                 group.expected_as_of if isinstance(group, InjectorGroup) else 0,
-                group.shares(),
+                group.states(),
                 dict(group.percentiles),
             )
             for group in registry

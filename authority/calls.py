@@ -13,9 +13,9 @@ from millwheel.authority.messages import (
     RemovalRequested,
     SequencerOffered,
 )
-from millwheel.authority.pending import Pending
 from millwheel.authority.percentiles import percentile_value
 from millwheel.authority.registry import AnyGroup, Registry
+from millwheel.authority.unjournaled import UnjournaledChanges
 from millwheel.model.incarnation import injector_group
 from millwheel.rpc.watermarks import AcceptRefusedError
 
@@ -25,12 +25,12 @@ AuthorityCall: TypeAlias = SequencerOffered | InjectorsExpected | RemovalRequest
 
 
 class AuthorityCalls:
-    """Applies calls to a shard's state. Each call waits in ``pending`` until its change is journaled."""
+    """Applies calls to a shard's state. Each call waits in ``unjournaled`` until its change is journaled."""
 
-    def __init__(self, registry: Registry, pending: Pending, broadcast: Callable[[str], int]) -> None:
+    def __init__(self, registry: Registry, unjournaled: UnjournaledChanges, broadcast: Callable[[str], int]) -> None:
         """``broadcast`` returns the value that was last broadcast for a group."""
         self._registry = registry
-        self._pending = pending
+        self._unjournaled = unjournaled
         self._broadcast = broadcast
 
     def apply(self, call: AuthorityCall) -> AnyGroup | None:
@@ -62,17 +62,17 @@ class AuthorityCalls:
             raise AcceptRefusedError(f"sequencer {sequencer}: {group} was removed since it was drawn")
         if isinstance(member, str):
             injector = self._registry.injector(group)
-            self._pending.add(token, group, injector.accept(member, sequencer, event.report_number))
+            self._unjournaled.add(token, group, injector.accept(member, sequencer, event.report_number))
             return injector
         keyed = self._registry.keyed(group)
-        self._pending.add(token, group, keyed.accept(member, sequencer))
+        self._unjournaled.add(token, group, keyed.accept(member, sequencer))
         return keyed
 
     def _expect_injectors(self, event: InjectorsExpected) -> InjectorGroup:
         name, names = injector_group(event.stream), sorted(set(event.processes))
         injector = self._registry.injector(name)
         injector.expect(names, event.as_of)
-        self._pending.add(event.token, name, Expect(name, names, event.as_of))
+        self._unjournaled.add(event.token, name, Expect(name, names, event.as_of))
         return injector
 
     def _remove(self, event: RemovalRequested) -> None:
@@ -80,10 +80,10 @@ class AuthorityCalls:
         found = self._registry.get(group)
         if isinstance(found, InjectorGroup) and 0 < up_to <= self._registry.ended.get(group, 0):
             # This change alters nothing. It delays the answer until everything before it is journaled.
-            self._pending.add(token, group, Expect(group, sorted(found.expected), found.expected_as_of))
+            self._unjournaled.add(token, group, Expect(group, sorted(found.expected), found.expected_as_of))
             return
         self._registry.remove(group, up_to)
-        self._pending.add(token, group, Remove(group, up_to))
+        self._unjournaled.add(token, group, Remove(group, up_to))
 
     def _decide_percentile(self, event: PercentileRequested) -> None:
         group, basis_points = event.group, event.basis_points
@@ -91,4 +91,4 @@ class AuthorityCalls:
         assert found is not None
         value = percentile_value(found.work(event.since), basis_points, self._broadcast(group), found.percentiles)
         found.percentiles[basis_points] = value
-        self._pending.add(event.token, group, Percentile(group, basis_points, value))
+        self._unjournaled.add(event.token, group, Percentile(group, basis_points, value))

@@ -155,12 +155,12 @@ class Candidate:
         for shard in decision.give_up:
             log.info("authority shard %d is released, as others serve fewer", shard)
             self._terms[shard].given_up.set()
-        for shard in decision.stand:
+        for shard in decision.compete:
             if shard not in self._terms:
-                self._terms[shard] = _Term(asyncio.create_task(self._stand(shard), name=f"authority shard {shard}"))
-        await self._presence.be(decision.present, self._now())
+                self._terms[shard] = _Term(asyncio.create_task(self._compete(shard), name=f"authority shard {shard}"))
+        await self._presence.update(decision.present, self._now())
 
-    async def _stand(self, shard: int) -> None:
+    async def _compete(self, shard: int) -> None:
         """Compete once in the election for a shard, and serve the shard for as long as the leadership lasts."""
         try:
             leadership = await Election(

@@ -3,7 +3,7 @@
 Events go in and effects come out (:mod:`millwheel.model.core_protocol`, ``authority/messages.py``). Changes wait for
 the next append, and one append is in flight at a time. Once it is journaled, its answers and broadcasts follow.
 
-A member is a key interval of a group, or a process of an injector. A share is the shard's state of one member.
+A member is a key interval of a group, or a process of an injector. ``MemberState`` is what the shard knows of it.
 
 Invariants (argued in docs/decisions/0003-watermarks.md):
   * A broadcast value and the answer to an acceptance come only from a journaled entry.
@@ -21,6 +21,7 @@ from typing import Final
 from millwheel.authority.base import BaseSnapshot, freeze
 from millwheel.authority.calls import AuthorityCall, AuthorityCalls
 from millwheel.authority.journal import AuthorityEntry, decode_entry, decode_part, encode
+from millwheel.authority.members import Explanation, Refusal
 from millwheel.authority.messages import (
     AnswerCall,
     AppendChanges,
@@ -38,10 +39,9 @@ from millwheel.authority.messages import (
     WriteSnapshot,
 )
 from millwheel.authority.pace import AppendPace, PaceSettings
-from millwheel.authority.pending import Pending, Taken
 from millwheel.authority.percentiles import Work
 from millwheel.authority.registry import AnyGroup, Registry
-from millwheel.authority.shares import Explanation, Refusal
+from millwheel.authority.unjournaled import AppendContent, UnjournaledChanges
 from millwheel.model.core_protocol import RisingValues, require
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.watermarks import AcceptRefusedError, Member, ReportNotReceivedError
@@ -73,7 +73,7 @@ _ENTRY_COST_BYTES: Final = 256
 class _InFlight:
     """What an append in flight allows once it is journaled."""
 
-    taken: Taken
+    content: AppendContent
     effects: list[AuthorityEffect] = field(default_factory=list)
 
 
@@ -94,13 +94,13 @@ class AuthorityCore:
         """``commit``: the number of the newest append, in flight or journaled."""
         self.registry = Registry()
         """The groups, and what has ended."""
-        self._pending = Pending()
+        self._unjournaled = UnjournaledChanges()
         self._broadcast: dict[str, int] = {}
-        self._moved: dict[str, AnyGroup] = {}
+        self._changed_groups: dict[str, AnyGroup] = {}
         """The groups with members' values that no append has."""
         self._risen: dict[str, AnyGroup] = {}
         """The groups whose value no append has."""
-        self._calls = AuthorityCalls(self.registry, self._pending, self.broadcast)
+        self._calls = AuthorityCalls(self.registry, self._unjournaled, self.broadcast)
         self._in_flight: _InFlight | None = None
         self._pace = AppendPace(self._settings.pace)
         self._rising = RisingValues()
@@ -208,19 +208,19 @@ class AuthorityCore:
 
     def _next_append(self) -> Append:
         """The append to make now, which holds only what changed."""
-        taken = self._take(self._settings.entry_bytes)
-        effects: list[AuthorityEffect] = [AnswerCall(token, watermark) for token, watermark in taken.answers]
-        effects.append(BroadcastValues(dict(taken.entry.values), taken.sequencers))
+        content = self._take(self._settings.entry_bytes)
+        effects: list[AuthorityEffect] = [AnswerCall(token, watermark) for token, watermark in content.answers]
+        effects.append(BroadcastValues(dict(content.entry.values), content.sequencers))
         self.commit += 1
         if self._named is not None:
             effects.append(self._name_parts(self._named))
-        append = Append(self.sequencer, self.commit, self._truncation_point, self._parts, encode(taken.entry))
+        append = Append(self.sequencer, self.commit, self._truncation_point, self._parts, encode(content.entry))
         self._journal_cost += len(append.entry) + _ENTRY_COST_BYTES
-        if self._snapshot_due() and not self._pending.changes:
+        if self._snapshot_due() and not self._unjournaled.changes:
             snapshot = freeze(self.registry, self.sequencer, self.commit, self._settings.part_bytes)
             effects.append(WriteSnapshot(snapshot))
             self._snapshotting = True
-        self._in_flight = _InFlight(taken, effects)
+        self._in_flight = _InFlight(content, effects)
         return append
 
     def _on_journaled(self, now: int) -> list[AuthorityEffect]:
@@ -229,9 +229,9 @@ class AuthorityCore:
         assert done is not None
         self._in_flight = None
         self._pace.end(now)
-        for name in done.taken.removed:
+        for name in done.content.removed:
             self._broadcast.pop(name, None)
-        self._broadcast.update(done.taken.entry.values)
+        self._broadcast.update(done.content.entry.values)
         return done.effects
 
     # -- queries ---------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ class AuthorityCore:
     def sequencers(self, group: str) -> list[tuple[Member, int]]:
         """Return every member of ``group`` that has a sequencer, with that sequencer."""
         found = self.registry.get(group)
-        return [] if found is None else [(share.member, share.sequencer) for share in found.shares() if share.sequencer]
+        return [] if found is None else [(state.member, state.sequencer) for state in found.states() if state.sequencer]
 
     def work(self, group: str, since: int) -> Work | None:
         """Return the pending work that members of ``group`` published since ``since``; None if it is unknown."""
@@ -264,42 +264,42 @@ class AuthorityCore:
     @property
     def _urgent(self) -> bool:
         """Whether an answer or a broadcast waits."""
-        return bool(self._pending.changes or self._risen)
+        return bool(self._unjournaled.changes or self._risen)
 
     @property
     def _dirty(self) -> bool:
         """Whether anything waits: a base that was written, too."""
-        return self._urgent or bool(self._moved) or self._named is not None
+        return self._urgent or bool(self._changed_groups) or self._named is not None
 
     def _changed(self, group: AnyGroup) -> None:
         """Members of ``group`` have changed. If its value rises, that is broadcast once it is journaled."""
-        if group.moved:
-            self._moved[group.name] = group
+        if group.changed_states:
+            self._changed_groups[group.name] = group
         if group.rise():
             self._risen[group.name] = group
 
-    def _take(self, size: int) -> Taken:
+    def _take(self, size: int) -> AppendContent:
         """Take about ``size`` bytes of what waits, changes first.
 
-        Invariant: while changes remain, nothing after them is taken. A moved share may come from a cut that is not
+        Invariant: while changes remain, nothing after them is taken. A changed member may come from a cut that is not
         journaled yet. A value may belong to a group that is not journaled yet. A group that was removed has no values.
         """
-        taken = Taken(AuthorityEntry([], {}, {}, {}))
-        if self._pending.changes:
-            size -= self._pending.take(taken, self._value_of, size)
-            if self._pending.changes:
-                return taken
+        content = AppendContent(AuthorityEntry([], {}, {}, {}))
+        if self._unjournaled.changes:
+            size -= self._unjournaled.take(content, self._value_of, size)
+            if self._unjournaled.changes:
+                return content
         get = self.registry.get
-        for name, group in list(self._moved.items()):
+        for name, group in list(self._changed_groups.items()):
             if size <= 0:
                 break
             if get(name) is group:
-                size -= group.take_moved(taken.entry, size)
-            if get(name) is not group or not group.moved:
-                del self._moved[name]
-        taken.entry.values = {name: group.value for name, group in self._risen.items() if get(name) is group}
+                size -= group.take_changed_states(content.entry, size)
+            if get(name) is not group or not group.changed_states:
+                del self._changed_groups[name]
+        content.entry.values = {name: group.value for name, group in self._risen.items() if get(name) is group}
         self._risen.clear()
-        return taken
+        return content
 
     def _value_of(self, name: str) -> int:
         found = self.registry.get(name)

@@ -18,6 +18,7 @@ from typing import assert_never
 from millwheel.authority.base import BaseSnapshot
 from millwheel.authority.broadcasts import Broadcasts
 from millwheel.authority.core import AuthorityCore
+from millwheel.authority.members import Refusal
 from millwheel.authority.messages import (
     AnswerCall,
     AppendChanges,
@@ -34,7 +35,6 @@ from millwheel.authority.messages import (
     WriteSnapshot,
 )
 from millwheel.authority.metrics import AuthorityMetrics
-from millwheel.authority.shares import Refusal
 from millwheel.authority.writer import JournalWriter
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.watermarks import WatermarkReport

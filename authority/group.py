@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, Final, Generic
 
 from millwheel.authority.journal import AuthorityEntry, KeysRow, ProcessRow
-from millwheel.authority.shares import AnyShare, M, Refusal, Share
+from millwheel.authority.members import AnyMemberState, MemberState, MemberT, Refusal
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.model.watermarks import MinTracker
 from millwheel.rpc.watermarks import WatermarkReport
@@ -21,16 +21,16 @@ _ROW_BYTES: Final = 32
 """The approximate size of a row in bytes, without its keys or name."""
 
 
-class Group(ABC, Generic[M]):
-    """The shares of one group by member, and their minimum.
+class Group(ABC, Generic[MemberT]):
+    """The members of one group, and the minimum of their watermarks.
 
     ``value`` is decided but not necessarily journaled. ``percentiles`` are decided percentile watermarks, by percentile
     in hundredths of a percent. Invariant: none of these values goes back (G7).
 
-    ``moved``: the shares whose newest value no entry has.
+    ``changed_states``: the states of members whose newest value no entry has.
     """
 
-    __slots__ = ("_shares", "_working", "moved", "name", "percentiles", "value")
+    __slots__ = ("_states", "_working", "changed_states", "name", "percentiles", "value")
 
     of_processes: ClassVar[bool] = False
     """Whether the members are processes: they may be idle, and for them plus infinity is final."""
@@ -39,37 +39,37 @@ class Group(ABC, Generic[M]):
         self.name = name
         self.value: int = value
         self.percentiles: dict[int, int] = {}
-        self.moved: dict[Share[M], None] = {}
-        self._shares: dict[M, Share[M]] = {}
+        self.changed_states: dict[MemberState[MemberT], None] = {}
+        self._states: dict[MemberT, MemberState[MemberT]] = {}
         self._working = MinTracker()
         """The watermarks of the members that take part in the minimum. Missing members are at minus infinity."""
 
     # Reports.
 
-    def report(self, report: WatermarkReport, now: int) -> Share[M] | Refusal | None:
+    def report(self, report: WatermarkReport, now: int) -> MemberState[MemberT] | Refusal | None:
         """Apply a report from exactly the accepted member and sequencer.
 
-        Return the share if journaled state changed, None if not, or the refusal.
+        Return the member's state if journaled state changed, None if not, or the refusal.
         """
-        share = self._shares.get(report.member)  # type: ignore[arg-type]  # a group has one kind of members
-        if share is None or share.sequencer != report.sequencer:
+        state = self._states.get(report.member)  # type: ignore[arg-type]  # a group has one kind of members
+        if state is None or state.sequencer != report.sequencer:
             return Refusal(report, self._is_superseded(report))
-        if not share.note(report, now) or (self.of_processes and share.watermark == MAX_TIMESTAMP):
+        if not state.note(report, now) or (self.of_processes and state.watermark == MAX_TIMESTAMP):
             return None  # overtaken; or finished, which is final
         watermark = report.watermark if report.watermark > self.value else self.value
         idle = report.idle and self.of_processes
-        if watermark == share.watermark and idle == share.idle:
+        if watermark == state.watermark and idle == state.idle:
             return None
-        self._set(share, watermark, idle)
-        self.moved[share] = None
-        return share
+        self._set(state, watermark, idle)
+        self.changed_states[state] = None
+        return state
 
-    def _set(self, share: Share[M], watermark: int, idle: bool = False) -> None:
+    def _set(self, state: MemberState[MemberT], watermark: int, idle: bool = False) -> None:
         working = self._working
         working.add(watermark)
-        if not share.idle:
-            working.remove(share.watermark)
-        share.watermark, share.idle = watermark, idle
+        if not state.idle:
+            working.remove(state.watermark)
+        state.watermark, state.idle = watermark, idle
         if idle:
             self._becomes_idle()
             working.remove(watermark)
@@ -89,21 +89,21 @@ class Group(ABC, Generic[M]):
 
     # The journal.
 
-    def take_moved(self, entry: AuthorityEntry, size: int) -> int:
-        """Move rows of about ``size`` bytes from ``moved`` to ``entry``. Return their size."""
+    def take_changed_states(self, entry: AuthorityEntry, size: int) -> int:
+        """Move rows of about ``size`` bytes from ``changed_states`` to ``entry``. Return their size."""
         keys: list[KeysRow] = []
         processes: list[ProcessRow] = []
         used = 0
-        for share in list(self.moved):
+        for state in list(self.changed_states):
             if used >= size:
                 break
-            row = journal_row(share)
+            row = journal_row(state)
             if isinstance(row, ProcessRow):
                 processes.append(row)
             else:
                 keys.append(row)
             used += row_size(row)
-            del self.moved[share]
+            del self.changed_states[state]
         if keys:
             entry.keys[self.name] = keys
         if processes:
@@ -112,17 +112,17 @@ class Group(ABC, Generic[M]):
 
     # The members.
 
-    def _put(self, share: Share[M]) -> None:
-        self._shares[share.member] = share
-        if not share.idle:
-            self._working.add(share.watermark)
+    def _put(self, state: MemberState[MemberT]) -> None:
+        self._states[state.member] = state
+        if not state.idle:
+            self._working.add(state.watermark)
 
-    def _drop(self, share: Share[M]) -> None:
-        """Forget a share. Another one has its value, or none needs it."""
-        del self._shares[share.member]
-        self.moved.pop(share, None)
-        if not share.idle:
-            self._working.remove(share.watermark)
+    def _drop(self, state: MemberState[MemberT]) -> None:
+        """Forget a member. Another one has its value, or none needs it."""
+        del self._states[state.member]
+        self.changed_states.pop(state, None)
+        if not state.idle:
+            self._working.remove(state.watermark)
 
     @abstractmethod
     def _is_superseded(self, report: WatermarkReport) -> bool:
@@ -136,12 +136,12 @@ class Group(ABC, Generic[M]):
         """A member becomes idle. Its last watermark still takes part in the minimum."""
 
 
-def journal_row(share: AnyShare) -> KeysRow | ProcessRow:
-    """Return the journal row of a share."""
-    member = share.member
+def journal_row(state: AnyMemberState) -> KeysRow | ProcessRow:
+    """Return the journal row of a member."""
+    member = state.member
     if isinstance(member, str):
-        return ProcessRow(member, share.sequencer, share.watermark, share.idle, share.last_report)
-    return KeysRow(member.start, member.end, share.sequencer, share.watermark)
+        return ProcessRow(member, state.sequencer, state.watermark, state.idle, state.last_report)
+    return KeysRow(member.start, member.end, state.sequencer, state.watermark)
 
 
 def row_size(row: KeysRow | ProcessRow) -> int:

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from millwheel.authority.group import Group
+from millwheel.authority.members import Explanation, MemberState, MemberView
 from millwheel.authority.percentiles import Work, work_of
-from millwheel.authority.shares import Explanation, Share, ShareView
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.rpc.watermarks import AcceptRefusedError, ReportNotReceivedError, WatermarkReport
@@ -33,7 +33,7 @@ class InjectorGroup(Group[str]):
         self,
         name: str,
         value: int = MIN_TIMESTAMP,
-        shares: Iterable[Share[str]] = (),
+        states: Iterable[MemberState[str]] = (),
         expected: Iterable[str] = (),
         expected_as_of: int = 0,
     ) -> None:
@@ -44,12 +44,12 @@ class InjectorGroup(Group[str]):
         """The minimum when the last process became idle. The value reaches it with that report, in the same entry."""
         self._missing = 0
         """How many missing processes hold the minimum. Before the first process, one is missing."""
-        for share in shares:
-            self._put(share)
+        for state in states:
+            self._put(state)
         self._count_missing()
 
     def _count_missing(self) -> None:
-        missing = sum(name not in self._shares for name in self.expected) or int(not self._shares)
+        missing = sum(name not in self._states for name in self.expected) or int(not self._states)
         if missing > self._missing:
             self._working.add(MIN_TIMESTAMP, missing - self._missing)
         elif missing < self._missing:
@@ -64,12 +64,12 @@ class InjectorGroup(Group[str]):
         if 0 < as_of < self.expected_as_of:
             return
         self.expected, self.expected_as_of = frozenset(names), max(as_of, self.expected_as_of)
-        for share in list(self._shares.values()):
-            if self.expected and share.member not in self.expected:
-                self._drop(share)
+        for state in list(self._states.values()):
+            if self.expected and state.member not in self.expected:
+                self._drop(state)
         self._count_missing()
 
-    def accept(self, process: str, sequencer: int, report_number: int = 0) -> Share[str]:
+    def accept(self, process: str, sequencer: int, report_number: int = 0) -> MemberState[str]:
         """Accept ``sequencer`` as the owner of ``process`` (G4).
 
         A process starts from its own last value. Raises AcceptRefusedError if a larger sequencer owns it, or if it is
@@ -79,7 +79,7 @@ class InjectorGroup(Group[str]):
         if self.expected and process not in self.expected:
             known = ", ".join(sorted(self.expected))
             raise AcceptRefusedError(f"{self.name} expects no process {process!r}, only: {known}")
-        last = self._shares.get(process)
+        last = self._states.get(process)
         if last is not None and last.sequencer == sequencer and last.last_report >= report_number:
             return last
         if last is not None and last.sequencer > sequencer:
@@ -88,18 +88,18 @@ class InjectorGroup(Group[str]):
             )
         if report_number:
             raise ReportNotReceivedError(process, report_number)
-        made = Share(process, sequencer, MIN_TIMESTAMP if last is None else last.watermark)
+        made = MemberState(process, sequencer, MIN_TIMESTAMP if last is None else last.watermark)
         self.put(made)
         return made
 
     def sequencer_of(self, process: str) -> int:
         """The accepted sequencer of a process; 0 if it has none."""
-        share = self._shares.get(process)
-        return 0 if share is None else share.sequencer
+        state = self._states.get(process)
+        return 0 if state is None else state.sequencer
 
-    def put(self, made: Share[str]) -> None:
-        """Set the share of a process, from an acceptance or from the journal."""
-        if (last := self._shares.get(made.member)) is not None:
+    def put(self, made: MemberState[str]) -> None:
+        """Set the state of a process, from an acceptance or from the journal."""
+        if (last := self._states.get(made.member)) is not None:
             self._drop(last)
         self._put(made)
         self._count_missing()
@@ -107,21 +107,21 @@ class InjectorGroup(Group[str]):
     def _is_superseded(self, report: WatermarkReport) -> bool:
         process = report.member
         assert isinstance(process, str)
-        share = self._shares.get(process)
+        state = self._states.get(process)
         unexpected = bool(self.expected) and process not in self.expected
-        return unexpected or (share is not None and share.sequencer > report.sequencer)
+        return unexpected or (state is not None and state.sequencer > report.sequencer)
 
     def _at_rest(self) -> int:
         """The promise of the idle processes. Plus infinity if all have finished."""
-        idle = [share.watermark for share in self._shares.values() if share.watermark != MAX_TIMESTAMP]
+        idle = [state.watermark for state in self._states.values() if state.watermark != MAX_TIMESTAMP]
         return max(self._promised, min(idle)) if idle else MAX_TIMESTAMP
 
     def _becomes_idle(self) -> None:
         self._promised = max(self._promised, self.smallest())
 
-    def shares(self) -> list[Share[str]]:
-        """Return a copy of all processes' shares, by name."""
-        return [share for _, share in sorted(self._shares.items())]
+    def states(self) -> list[MemberState[str]]:
+        """Return a copy of all processes' states, by name."""
+        return [state for _, state in sorted(self._states.items())]
 
     def work(self, since: int) -> Work:
         """Return the pending work that working processes published since ``since``.
@@ -129,51 +129,51 @@ class InjectorGroup(Group[str]):
         Idle, finished and missing processes do not count. Processes read different records, so the bound comes from
         the process that is furthest behind.
         """
-        return work_of([share for share in self._shares.values() if _works(share)], since, min)
+        return work_of([state for state in self._states.values() if _works(state)], since, min)
 
     def explain(self, watermark: int, now: int, limit: int) -> Explanation:
         """Explain ``watermark``. Expected processes that never announced themselves are rows too."""
-        missing = sorted(self.expected - self._shares.keys())
-        shares = self.shares()
-        holding = self._holding(watermark, shares, bool(missing))
+        missing = sorted(self.expected - self._states.keys())
+        states = self.states()
+        holding = self._holding(watermark, states, bool(missing))
         return Explanation(
             self.name,
             watermark,
             _views(missing, holding, now, limit),
-            _views(missing, shares, now, limit),
+            _views(missing, states, now, limit),
             len(missing) + len(holding),
-            len(missing) + len(shares),
+            len(missing) + len(states),
         )
 
     @staticmethod
-    def _holding(value: int, shares: list[Share[str]], others_missing: bool) -> list[Share[str]]:
+    def _holding(value: int, states: list[MemberState[str]], others_missing: bool) -> list[MemberState[str]]:
         """Return the announced processes that hold the value back.
 
         If no process works, the value waits for those that may still send records. The one whose promise is the value
         comes first. A process that promised less left the minimum before, and comes last.
         """
-        working = [share for share in shares if _works(share)]
+        working = [state for state in states if _works(state)]
         if working:
-            smallest = min(share.watermark for share in working)
+            smallest = min(state.watermark for state in working)
             if others_missing and smallest > MIN_TIMESTAMP:
                 return []
-            return [share for share in working if share.watermark == smallest]
-        idle = [share for share in shares if share.watermark != MAX_TIMESTAMP and not others_missing]
-        return sorted(idle, key=lambda share: (share.watermark < value, share.watermark))
+            return [state for state in working if state.watermark == smallest]
+        idle = [state for state in states if state.watermark != MAX_TIMESTAMP and not others_missing]
+        return sorted(idle, key=lambda state: (state.watermark < value, state.watermark))
 
 
-def _works(share: Share[str]) -> bool:
-    """Return whether ``share`` takes part in the minimum: it is neither idle nor finished."""
-    return not share.idle and share.watermark != MAX_TIMESTAMP
+def _works(state: MemberState[str]) -> bool:
+    """Return whether ``state`` takes part in the minimum: it is neither idle nor finished."""
+    return not state.idle and state.watermark != MAX_TIMESTAMP
 
 
-def _missing(process: str) -> ShareView:
-    return ShareView(
+def _missing(process: str) -> MemberView:
+    return MemberView(
         process, 0, MIN_TIMESTAMP, MIN_TIMESTAMP, HoldKind.HOLD_KIND_INJECTOR, process, idle=False, silence=None
     )
 
 
-def _views(missing: list[str], shares: list[Share[str]], now: int, limit: int) -> list[ShareView]:
-    """Return the first ``limit`` rows: those of missing processes, then those of ``shares``."""
+def _views(missing: list[str], states: list[MemberState[str]], now: int, limit: int) -> list[MemberView]:
+    """Return the first ``limit`` rows: those of missing processes, then those of ``states``."""
     rows = [_missing(name) for name in missing[:limit]]
-    return rows + [share.view(now) for share in shares[: limit - len(rows)]]
+    return rows + [state.view(now) for state in states[: limit - len(rows)]]

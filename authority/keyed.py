@@ -1,9 +1,9 @@
 """A group's watermark by key intervals (7.2).
 
-Invariant: the map covers every key at all times. Keys that never had an owner are shares with sequencer 0 at minus
+Invariant: the map covers every key at all times. Keys that never had an owner are members with sequencer 0 at minus
 infinity. An incomplete group therefore needs no special case: its minimum is minus infinity.
 
-Invariant: every share is at or above the decided value.
+Invariant: every member's watermark is at or above the decided value.
 """
 
 from __future__ import annotations
@@ -12,70 +12,70 @@ from collections.abc import Iterable
 from typing import Final
 
 from millwheel.authority.group import Group
+from millwheel.authority.members import Explanation, MemberState
 from millwheel.authority.percentiles import Work, work_of
-from millwheel.authority.shares import Explanation, Share
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.range_map import RangeMap
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.watermarks import AcceptRefusedError, WatermarkReport
 
-__all__ = ["MAX_SHARES", "KeyedGroup"]
+__all__ = ["MAX_MEMBERS", "KeyedGroup"]
 
-MAX_SHARES: Final = 100_000
-"""The most shares of a group. A computation has thousands of intervals at most. Only a caller that invents intervals
-would have more, and each share is in memory and in the journal (G13)."""
+MAX_MEMBERS: Final = 100_000
+"""The most members of a group. A computation has thousands of intervals at most. Only a caller that invents intervals
+would have more, and each member is in memory and in the journal (G13)."""
 
 
 class KeyedGroup(Group[KeyInterval]):
-    """The shares of one group by interval, and their minimum."""
+    """The members of one group by interval, and the minimum of their watermarks."""
 
     __slots__ = ("_map",)
 
-    def __init__(self, name: str, value: int = MIN_TIMESTAMP, shares: Iterable[Share[KeyInterval]] = ()) -> None:
-        """``shares`` are disjoint. Keys without a share get one with sequencer 0."""
+    def __init__(self, name: str, value: int = MIN_TIMESTAMP, states: Iterable[MemberState[KeyInterval]] = ()) -> None:
+        """``states`` are disjoint. The keys without a state get one with sequencer 0."""
         super().__init__(name, value)
-        self._map = RangeMap.from_items((share.member, share) for share in shares)
+        self._map = RangeMap.from_items((state.member, state) for state in states)
         for gap in self._map.gaps(ALL_KEYS):
-            self._map.assign(gap, Share(gap, 0, MIN_TIMESTAMP))
-        for share in self._map.values():
-            self._put(share)
+            self._map.assign(gap, MemberState(gap, 0, MIN_TIMESTAMP))
+        for state in self._map.values():
+            self._put(state)
 
-    def accept(self, keys: KeyInterval, sequencer: int) -> Share[KeyInterval]:
+    def accept(self, keys: KeyInterval, sequencer: int) -> MemberState[KeyInterval]:
         """Accept ``sequencer`` as the owner of ``keys`` (G4).
 
-        The share starts from the smallest known value of its keys, so the children of a split inherit their parent's.
-        What remains of shares that it cuts is journaled again with its newest values.
-        Raises AcceptRefusedError if a larger sequencer owns any of the keys, or the group would have too many shares.
+        It starts from the smallest known value of its keys, so the children of a split inherit their parent's.
+        What remains of members that it cuts is journaled again with its newest values.
+        Raises AcceptRefusedError if a larger sequencer owns any of the keys, or the group would have too many members.
         Idempotent.
         """
-        over = [share for _, share in self._map.overlapping(keys)]
-        largest = max(over, key=lambda share: share.sequencer)
+        over = [state for _, state in self._map.overlapping(keys)]
+        largest = max(over, key=lambda state: state.sequencer)
         if largest.sequencer == sequencer and largest.member == keys and len(over) == 1:
             return largest
         if largest.sequencer >= sequencer:
             raise AcceptRefusedError(
                 f"sequencer {sequencer} for {keys} of {self.name}: sequencer {largest.sequencer} holds {largest.member}"
             )
-        count = len(self._shares) - len(over) + 1 + sum(len(_outside(share.member, keys)) for share in over)
-        if count > max(MAX_SHARES, len(self._shares)):
-            raise AcceptRefusedError(f"{keys} of {self.name}: the group has {len(self._shares):,} shares already")
-        made = Share(keys, sequencer, min(share.watermark for share in over))
-        self.moved.update(dict.fromkeys(self.put(made)))
+        count = len(self._states) - len(over) + 1 + sum(len(_outside(state.member, keys)) for state in over)
+        if count > max(MAX_MEMBERS, len(self._states)):
+            raise AcceptRefusedError(f"{keys} of {self.name}: the group has {len(self._states):,} members already")
+        made = MemberState(keys, sequencer, min(state.watermark for state in over))
+        self.changed_states.update(dict.fromkeys(self.put(made)))
         return made
 
-    def put(self, made: Share[KeyInterval]) -> list[Share[KeyInterval]]:
-        """Assign the keys of ``made`` to it, and return what remains of the shares that it cuts.
+    def put(self, made: MemberState[KeyInterval]) -> list[MemberState[KeyInterval]]:
+        """Assign the keys of ``made`` to it, and return what remains of the members that it cuts.
 
-        A cut share keeps its values outside those keys. Both acceptance and its replay use this method.
+        A cut member keeps its values outside those keys. Both acceptance and its replay use this method.
         """
         remains = []
         keys = made.member
         over = self._map.overlapping(keys)
         self._map.assign(keys, made)
-        for piece, share in over:
-            self._drop(share)
+        for piece, state in over:
+            self._drop(state)
             for rest in _outside(piece, keys):
-                remains.append(share.copy_for(rest))
+                remains.append(state.copy_for(rest))
                 self._map.assign(rest, remains[-1])
                 self._put(remains[-1])
         self._put(made)
@@ -84,18 +84,18 @@ class KeyedGroup(Group[KeyInterval]):
     def _is_superseded(self, report: WatermarkReport) -> bool:
         keys = report.member
         assert isinstance(keys, KeyInterval)
-        return any(share.sequencer > report.sequencer for _, share in self._map.overlapping(keys))
+        return any(state.sequencer > report.sequencer for _, state in self._map.overlapping(keys))
 
     def restore(self, keys: KeyInterval, sequencer: int, watermark: int) -> None:
         """Replay a journaled value."""
-        share = self._shares.get(keys)
-        if share is None or share.sequencer != sequencer:
-            self.put(Share(keys, sequencer, watermark))
+        state = self._states.get(keys)
+        if state is None or state.sequencer != sequencer:
+            self.put(MemberState(keys, sequencer, watermark))
             return
-        self._set(share, watermark)
+        self._set(state, watermark)
 
-    def shares(self) -> list[Share[KeyInterval]]:
-        """Return a copy of all shares in key order."""
+    def states(self) -> list[MemberState[KeyInterval]]:
+        """Return a copy of all members in key order."""
         return self._map.values()
 
     def work(self, since: int) -> Work:
@@ -106,17 +106,17 @@ class KeyedGroup(Group[KeyInterval]):
         return work_of(self._map.values(), since, max)
 
     def explain(self, watermark: int, now: int, limit: int) -> Explanation:
-        """Explain ``watermark``. A share says SILENT if it has no owner, or if its owner has stopped reporting."""
+        """Explain ``watermark``. A member says SILENT if it has no owner, or if its owner has stopped reporting."""
         smallest = self.smallest()
-        shares = self._map.values()
-        holding = [share for share in shares if share.watermark == smallest]
+        states = self._map.values()
+        holding = [state for state in states if state.watermark == smallest]
         return Explanation(
             self.name,
             watermark,
-            [share.view(now) for share in holding[:limit]],
-            [share.view(now) for share in shares[:limit]],
+            [state.view(now) for state in holding[:limit]],
+            [state.view(now) for state in states[:limit]],
             len(holding),
-            len(shares),
+            len(states),
         )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from millwheel.authority.base import BaseSnapshot
-from millwheel.authority.shares import Refusal
+from millwheel.authority.members import Refusal
 from millwheel.model.core_protocol import Tick
 from millwheel.rpc.watermarks import Member, WatermarkReport
 from millwheel.store.contract import Append, PartId

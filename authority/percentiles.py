@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from millwheel.authority.shares import AnyShare
+from millwheel.authority.members import AnyMemberState
 from millwheel.model.sketch import TimestampSketch
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 
@@ -39,17 +39,17 @@ class Work:
     silent_at: int = MAX_TIMESTAMP
 
 
-def work_of(shares: Iterable[AnyShare], since: int, bound: Callable[[Sequence[int]], int]) -> Work:
-    """Combine the pending work that ``shares`` published since ``since``. ``bound`` combines their newest records."""
+def work_of(states: Iterable[AnyMemberState], since: int, bound: Callable[[Sequence[int]], int]) -> Work:
+    """Combine the pending work that ``states`` published since ``since``. ``bound`` combines their newest records."""
     sketch, newest = TimestampSketch(), list[int]()
     members = silent = 0
     silent_at: int = MAX_TIMESTAMP
-    for share in shares:
+    for state in states:
         members += 1
-        pending = share.pending_since(since)
+        pending = state.pending_since(since)
         if pending is None:
             silent += 1
-            silent_at = min(silent_at, share.watermark)
+            silent_at = min(silent_at, state.watermark)
         else:
             sketch.merge(pending.sketch)
             newest.append(pending.newest)

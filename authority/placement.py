@@ -42,11 +42,11 @@ class PlacementDelays:
 class PlacementDecision:
     """A placement decision.
 
-    ``stand``: compete for these shards now. ``give_up``: stop serving these shards. ``present``: be registered as a
+    ``compete``: compete for these shards now. ``give_up``: stop serving these shards. ``present``: stay registered as a
     candidate.
     """
 
-    stand: tuple[int, ...] = ()
+    compete: tuple[int, ...] = ()
     give_up: tuple[int, ...] = ()
     present: bool = True
 
@@ -79,27 +79,27 @@ class PlacementPolicy:
         for leader in view.leaders.values():
             if leader in load:
                 load[leader] += 1
-        stand = self._stand(vacant, load, now)
-        return PlacementDecision(stand, self._give_up(vacant, load, serving, now), present)
+        compete = self._compete(vacant, load, now)
+        return PlacementDecision(compete, self._give_up(vacant, load, serving, now), present)
 
-    def _stand(self, vacant: list[int], load: dict[str, int], now: float) -> tuple[int, ...]:
+    def _compete(self, vacant: list[int], load: dict[str, int], now: float) -> tuple[int, ...]:
         """Return the vacant shards for which it is this candidate's turn.
 
         Candidates with fewer shards go first. All candidates compute the same order.
         """
-        stand = []
-        share = dict(load)
+        compete = []
+        served = dict(load)
         for shard in vacant:
-            order = sorted(share, key=lambda name: (share[name], crc32(f"{shard}/{name}".encode()), name))
-            before = order.index(self._name) if self._name in share else len(order)
+            order = sorted(served, key=lambda name: (served[name], crc32(f"{shard}/{name}".encode()), name))
+            before = order.index(self._name) if self._name in served else len(order)
             # A candidate that already serves shards waits one turn even if it sees no other: others may be starting.
-            turns = max(before, 1 if share.get(self._name) else 0)
+            turns = max(before, 1 if served.get(self._name) else 0)
             due = self._vacant_since[shard] + turns * self._delays.patience
             if now >= max(due, self._not_before.get(shard, now)):
-                stand.append(shard)
+                compete.append(shard)
             if order:
-                share[order[0]] += 1
-        return tuple(stand)
+                served[order[0]] += 1
+        return tuple(compete)
 
     def _give_up(
         self, vacant: list[int], load: dict[str, int], serving: Collection[int], now: float

@@ -25,7 +25,7 @@ class Presence:
         self._lease = 0
         self._renew_at = 0.0
 
-    async def be(self, present: bool, now: float) -> None:
+    async def update(self, present: bool, now: float) -> None:
         """Register or deregister. Call this at least every third of the lease's time to live.
 
         Raises CoordinatorError if the outcome is unknown.

@@ -17,7 +17,7 @@ from millwheel.authority.journal import (
     Remove,
 )
 from millwheel.authority.keyed import KeyedGroup
-from millwheel.authority.shares import Share, process_share
+from millwheel.authority.members import MemberState, process_state
 from millwheel.model.incarnation import is_injector
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MIN_TIMESTAMP
@@ -93,7 +93,7 @@ class Registry:
         if not is_injector(name) or sequencer > self.ended.get(_OTHERS, 0):
             return False
         found = self._groups.get(name)
-        return found is None or all(share.sequencer != sequencer for share in found.shares())
+        return found is None or all(state.sequencer != sequencer for state in found.states())
 
     def remove(self, name: str, up_to: int = 0) -> None:
         """Forget a group: an incarnation for ever, an injector's incarnations up to sequencer ``up_to``."""
@@ -129,7 +129,7 @@ class Registry:
                 self.keyed(name).restore(KeyInterval(row.start, row.end), row.sequencer, row.watermark)
         for name, processes in entry.processes.items():
             for process in processes:
-                self.injector(name).put(process_share(process))
+                self.injector(name).put(process_state(process))
         for name, value in entry.values.items():
             group = self._groups[name]
             group.value = max(group.value, value)
@@ -137,9 +137,9 @@ class Registry:
     def _change(self, change: Change) -> None:
         if isinstance(change, AcceptKeys):
             keys = change.row
-            self.keyed(change.group).put(Share(KeyInterval(keys.start, keys.end), keys.sequencer, keys.watermark))
+            self.keyed(change.group).put(MemberState(KeyInterval(keys.start, keys.end), keys.sequencer, keys.watermark))
         elif isinstance(change, AcceptProcess):
-            self.injector(change.group).put(process_share(change.row))
+            self.injector(change.group).put(process_state(change.row))
         elif isinstance(change, Expect):
             self.injector(change.group).expect(change.processes, change.as_of)
         elif isinstance(change, Percentile):
@@ -154,12 +154,12 @@ class Registry:
 
 def _keyed(name: str, parts: list[Part]) -> KeyedGroup:
     rows = [row for part in parts for row in part.keys]
-    shares = [Share(KeyInterval(row.start, row.end), row.sequencer, row.watermark) for row in rows]
-    return KeyedGroup(name, max((part.value for part in parts), default=MIN_TIMESTAMP), shares)
+    states = [MemberState(KeyInterval(row.start, row.end), row.sequencer, row.watermark) for row in rows]
+    return KeyedGroup(name, max((part.value for part in parts), default=MIN_TIMESTAMP), states)
 
 
 def _injector(name: str, parts: list[Part]) -> InjectorGroup:
-    shares = [process_share(row) for part in parts for row in part.processes]
+    states = [process_state(row) for part in parts for row in part.processes]
     first = parts[0]
     value = max(part.value for part in parts)
-    return InjectorGroup(name, value, shares, first.expected, first.expected_as_of)
+    return InjectorGroup(name, value, states, first.expected, first.expected_as_of)

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from millwheel.authority.broadcasts import BroadcastServicer, Context
 from millwheel.authority.driver import AuthorityStoppedError
+from millwheel.authority.members import Refusal
 from millwheel.authority.shard import AuthorityShard
-from millwheel.authority.shares import Refusal
 from millwheel.rpc.errors import abort
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.merging import merged

@@ -8,9 +8,9 @@ from typing import Final
 
 from millwheel.authority.broadcasts import Context
 from millwheel.authority.driver import now_us
+from millwheel.authority.members import Explanation, MemberView
 from millwheel.authority.percentiles import WHOLE
 from millwheel.authority.reporting import ReportingServicer, Shards
-from millwheel.authority.shares import Explanation, ShareView
 from millwheel.model.incarnation import injector_group
 from millwheel.rpc.errors import answering
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -165,7 +165,7 @@ def _explained(answer: Explanation) -> pb.ExplainWatermarkResponse:
     )
 
 
-def _row(group: str, row: ShareView) -> pb.IntervalWatermark:
+def _row(group: str, row: MemberView) -> pb.IntervalWatermark:
     return pb.IntervalWatermark(
         group=group,
         keys=None if isinstance(row.member, str) else interval_to_wire(row.member),

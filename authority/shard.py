@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from millwheel.authority.core import AuthorityCore, CoreSettings
 from millwheel.authority.driver import AuthorityDriver, now_us
+from millwheel.authority.members import Explanation
 from millwheel.authority.messages import (
     AuthorityEvent,
     InjectorsExpected,
@@ -26,7 +27,6 @@ from millwheel.authority.messages import (
 from millwheel.authority.metrics import AuthorityMetrics, LabelsOf, unnamed
 from millwheel.authority.pace import PaceSettings
 from millwheel.authority.percentiles import WHOLE
-from millwheel.authority.shares import Explanation
 from millwheel.authority.silences import silent_injectors
 from millwheel.authority.writer import JournalWriter, read_core
 from millwheel.model.backoff import Backoff

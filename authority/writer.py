@@ -10,7 +10,7 @@ from typing import Final
 from millwheel.authority.base import BaseSnapshot
 from millwheel.authority.core import AuthorityCore, CoreSettings
 from millwheel.store.contract import Append, PartId, StateStore
-from millwheel.store.repetition import CertainCalls
+from millwheel.store.repetition import RetriedCalls
 
 __all__ = ["JournalWriter", "read_core"]
 
@@ -43,22 +43,22 @@ class JournalWriter:
     def __init__(self, store: StateStore, journal: str) -> None:
         self._store = store
         self._journal = journal
-        self._certain = CertainCalls(f"authority shard {journal}")
+        self._retried = RetriedCalls(f"authority shard {journal}")
 
     async def append(self, append: Append) -> None:
         """Append to the journal, repeating the identical bytes.
 
         Raises SequencerRefusedError if the append never succeeds.
         """
-        await self._certain.append(self._store, self._journal, append)
+        await self._retried.append(self._store, self._journal, append)
 
     async def write_parts(self, snapshot: BaseSnapshot) -> None:
         """Write all parts of ``snapshot``, one after the other."""
         for part, blob in snapshot.parts():
-            await self._certain.call(partial(self._store.write_part, self._journal, part, blob))
+            await self._retried.call(partial(self._store.write_part, self._journal, part, blob))
             await asyncio.sleep(0)  # encoding a part blocks the event loop for a while: let other tasks run
 
     async def tidy(self, below: int, parts: Sequence[PartId]) -> None:
         """Delete entries and parts that no restart reads any more."""
-        await self._certain.call(lambda: self._store.delete_entries(self._journal, below))
-        await self._certain.call(lambda: self._store.delete_parts(self._journal, parts))
+        await self._retried.call(lambda: self._store.delete_entries(self._journal, below))
+        await self._retried.call(lambda: self._store.delete_parts(self._journal, parts))

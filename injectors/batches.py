@@ -10,6 +10,7 @@ Any step may fail or be repeated, or run in several copies of one task at a time
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from millwheel.client.control import ControlClient
@@ -74,8 +75,11 @@ async def last_batch(target: Target, query: str) -> int:
         return await client.batch_cursor(query)
 
 
-async def open_task(target: Target, sequencer: int) -> Injector:
-    """Open an injector for one task, which sends on behalf of its driver."""
+async def open_task(target: Target, sequencer: int, columns: Iterable[str] = ()) -> Injector:
+    """Open an injector for one task, which sends on behalf of its driver.
+
+    ``columns``: the columns that the target's options name. They may be no fields of the stream's type.
+    """
     injector = Injector(
         target.stream,
         address=target.address,
@@ -83,7 +87,9 @@ async def open_task(target: Target, sequencer: int) -> Injector:
         source=BATCH_SOURCE,
         sequencer=sequencer,
         # The task itself checks timestamps. If a consumer has no key for a row, the task fails and names the row.
-        settings=InjectorSettings(patience=target.patience, any_timestamp=True, strict_keys=True),
+        settings=InjectorSettings(
+            patience=target.patience, any_timestamp=True, strict_keys=True, extra_columns=frozenset(columns)
+        ),
     )
     await injector.open()
     return injector

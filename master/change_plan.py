@@ -34,10 +34,10 @@ _RESERVED_OPERATIONS: Final = 8
 class ChangePlan:
     """The steps of one change: drop data from the store, create journals, run one transaction, then answer.
 
-    ``silence``: injectors that the authority forgets, each unless it accepted a sequencer above the given one.
+    ``drop_injectors``: injectors that the authority forgets, each unless it accepted a sequencer above the given one.
     ``owners``: the number of intervals that housekeeping gives to other owners, by the owners before and after.
     ``before``, ``after``: intervals that a move, a split or a merge replaces, and those that take their place.
-    ``drawn``: the largest number that the plan draws, or names in ``silence``. 0: neither.
+    ``drawn``: the largest number that the plan draws, or names in ``drop_injectors``. 0: neither.
     Without puts and deletes there is no transaction, and the answer is available at once. Otherwise ``answer`` is
     called only once the catalog shows the transaction's effect.
     """
@@ -48,7 +48,7 @@ class ChangePlan:
     journals: tuple[str, ...] = ()
     drop_journals: tuple[str, ...] = ()
     drop_incarnations: tuple[IncarnationId, ...] = ()
-    silence: tuple[tuple[str, int], ...] = ()
+    drop_injectors: tuple[tuple[str, int], ...] = ()
     drawn: int = 0
     answer: Callable[[], Answer] | None = None
     owners: tuple[tuple[str, str, int], ...] = ()
@@ -58,7 +58,7 @@ class ChangePlan:
     @property
     def clears(self) -> bool:
         """Whether data is dropped or forgotten before the transaction."""
-        return bool(self.drop_journals or self.drop_incarnations or self.silence)
+        return bool(self.drop_journals or self.drop_incarnations or self.drop_injectors)
 
 
 class PlanBuilder:
@@ -208,7 +208,7 @@ class PlanBuilder:
         answer: Callable[[], Answer] | None = None,
         drop_journals: tuple[str, ...] = (),
         drop_incarnations: tuple[IncarnationId, ...] = (),
-        silence: tuple[tuple[str, int], ...] = (),
+        drop_injectors: tuple[tuple[str, int], ...] = (),
     ) -> ChangePlan:
         """Return the plan as it is now. RequestError if it exceeds a coordinator's limit for a transaction."""
         puts = list(self._puts.values())
@@ -223,8 +223,8 @@ class PlanBuilder:
             tuple(self._journals),
             drop_journals,
             drop_incarnations,
-            silence,
-            self._drawn if silence or self._drawn > self._first else 0,
+            drop_injectors,
+            self._drawn if drop_injectors or self._drawn > self._first else 0,
             answer,
             tuple((*owners, count) for owners, count in sorted(self._owners.items())),
         )

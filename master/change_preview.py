@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from millwheel.master import reshaping
+from millwheel.master import reshape_plans
 from millwheel.master.load_book import LoadBook
 from millwheel.master.messages import MergeIntervals, MoveInterval, ReshapeRequest, SplitInterval
 from millwheel.master.split_point import halving
@@ -37,12 +37,12 @@ def preview_change(
         loads: The cost of intervals by journal, in cores.
         halve: Whether a split takes the key that halves the load, instead of its own.
     """
-    place = reshaping.find(known, request.interval)
+    place = reshape_plans.find(known, request.interval)
     share = 0.0
     if isinstance(request, SplitInterval) and halve:
         division = halving(place, book)
         request, share = SplitInterval(request.interval, division.at, request.worker), division.smaller
-    change = reshaping.interval_change(known, request, loads)
+    change = reshape_plans.interval_change(known, request, loads)
     assert change is not None, "a request without an id has not run before"
     response = wire.PlanIntervalChangeResponse(
         before=[_planned(one) for one in change.old],

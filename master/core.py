@@ -21,12 +21,11 @@ from enum import Enum, auto
 from typing import Final, assert_never
 
 from millwheel.coordination.contract import Compare, DamagedValueError
-from millwheel.master import garbage, injecting, reshaping
-from millwheel.master.assignment import add_assignments, add_releases
-from millwheel.master.change_plan import ChangePlan, PlanBuilder
-from millwheel.master.draining import DrainWatch
+from millwheel.master import injection_plans, reshape_plans
+from millwheel.master.change_plan import ChangePlan
 from millwheel.master.event_log import plan_event, recorded
 from millwheel.master.event_texts import event_of_change
+from millwheel.master.housekeeping import Housekeeping
 from millwheel.master.messages import (
     AbandonRestore,
     BeginRestore,
@@ -74,21 +73,19 @@ from millwheel.master.messages import (
     TransactionEnded,
     UpdateTopology,
 )
-from millwheel.master.plans import Planner
 from millwheel.master.restores import RestoresInProgress
 from millwheel.master.settings import MasterSettings
+from millwheel.master.topology_plans import PlanInputs, TopologyPlanner
 from millwheel.model.catalog import Catalog
 from millwheel.model.core_protocol import RisingValues, require
-from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, hours, milliseconds, seconds
+from millwheel.model.time import Timestamp, milliseconds, seconds
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
-from millwheel.rpc.v1 import catalog_pb2 as catalog
 
 __all__ = ["MasterCore"]
 
 _MAX_ATTEMPTS: Final = 8
-_PATIENCE: Final = seconds(2)
-_KEEP_CANCELLED: Final = hours(24)
-"""How long a cancelled topology is still listed, and a retired query known."""
+_RELOAD_AFTER: Final = seconds(2)
+"""How long an operation waits for the catalog before everything is read again."""
 _TICK_EVERY: Final = milliseconds(200)
 """How often the core looks for what is overdue."""
 
@@ -108,13 +105,11 @@ class _Operation:
 
     number: int
     make: Callable[[], ChangePlan]
-    ticket: int | None
     plan: ChangePlan
+    received: RequestReceived | None
+    """The request. None: housekeeping."""
     phase: _Phase
     since: Timestamp
-    request: Request | None = None
-    """None: housekeeping."""
-    actor: str = ""
     attempts: int = 1
     revision: int = 0
 
@@ -133,10 +128,7 @@ class MasterCore:
         self.deposed = False
         self._leadership = leadership
         self._settings = settings or MasterSettings()
-        self._drains = DrainWatch(self._settings.drain_grace)
         self._restores = RestoresInProgress()
-        self._delivered: set[str] = set()
-        """Removed computations, by incarnation, that have delivered all that they produced."""
         self._queue: deque[RequestReceived] = deque()
         self._operation: _Operation | None = None
         self._numbers = 0
@@ -147,13 +139,10 @@ class MasterCore:
         self.loads: Mapping[str, float] = {}
         """The cost of intervals by journal, in cores, from the last ``LoadsMeasured``."""
         self._now = Timestamp(0)
-        self._observed_at = Timestamp(0)
-        self._tidy_at = -1
-        self._drops_at = Timestamp(0)
-        """The store or the authority has failed: nothing is dropped before this time."""
         self._loaded = False
         self._ticked_at = Timestamp(0)
         self._rising = RisingValues()
+        self.housekeeping = Housekeeping(self._inputs, self._restores)
 
     # The protocol.
 
@@ -161,7 +150,7 @@ class MasterCore:
         """Process ``event`` at wall time ``now``, in microseconds."""
         if self.deposed:
             return [Fail(event.ticket, _not_leading())] if isinstance(event, RequestReceived) else []
-        self._see(Timestamp(now))
+        self._set_now(Timestamp(now))
         match event:
             case SnapshotLoaded():
                 return self._on_snapshot(event)
@@ -169,7 +158,7 @@ class MasterCore:
                 return self._on_revision(event)
             case RequestReceived():
                 self._queue.append(event)
-                return self._and_go_on([])
+                return self._begin_next([])
             case NumbersReserved():
                 return self._on_reserved(event)
             case StateDropped() | JournalsCreated():
@@ -222,15 +211,15 @@ class MasterCore:
             return self._step_down()
         current = self._current(event.operation, _Phase.RELOADING)
         if current is not None:
-            return self._and_go_on(self._plan_again(current))
-        return self._and_go_on(self._followed())
+            return self._begin_next(self._plan_again(current))
+        return self._begin_next(self._followed())
 
     def _on_revision(self, event: RevisionArrived) -> list[MasterEffect]:
         if not self._loaded or not self.catalog.apply(event.changes):
             return []
         if self._is_lost():
             return self._step_down()
-        return self._and_go_on(self._followed())
+        return self._begin_next(self._followed())
 
     def _on_reserved(self, event: NumbersReserved) -> list[MasterEffect]:
         """Read the catalog again, and plan again if this master still leads then.
@@ -253,7 +242,7 @@ class MasterCore:
         else:
             phase, go_on = _Phase.CREATING, self._transact
         current = self._current(event.operation, phase)
-        return [] if current is None else self._and_go_on(go_on(current))
+        return [] if current is None else self._begin_next(go_on(current))
 
     def _on_store_failure(self, event: StoreFailed) -> list[MasterEffect]:
         current = self._operation
@@ -261,13 +250,13 @@ class MasterCore:
         if current is None or current.number != event.operation or current.phase not in awaited:
             return []
         if event.retry:
-            return self._and_go_on(self._plan_again(current))
+            return self._begin_next(self._plan_again(current))
         what = "the state store failed"
         if current.phase is _Phase.DROPPING:
             what = "removed state cannot be deleted yet"
-            self._drops_at = Timestamp(self._now + _PATIENCE)
+            self.housekeeping.drops_failed(self._now)
         error = RequestError(FailureCode.UNAVAILABLE, f"{what}: {event.why}", "see that it runs, and try again")
-        return self._and_go_on(self._give_up(current, error), resting=True)
+        return self._begin_next(self._give_up(current, error), resting=True)
 
     def _on_outcome(self, event: TransactionEnded) -> list[MasterEffect]:
         current, outcome = self._current(event.operation, _Phase.TRANSACTING), event.outcome
@@ -275,7 +264,7 @@ class MasterCore:
             return []
         if outcome is not None and outcome.committed:
             current.phase, current.revision = _Phase.FOLLOWING, outcome.revision
-            return self._and_go_on(self._followed())
+            return self._begin_next(self._followed())
         return self._read_again(current)
 
     def _read_again(self, operation: _Operation) -> list[MasterEffect]:
@@ -283,46 +272,25 @@ class MasterCore:
         return [Reload(operation.number)]
 
     def _on_progress(self, event: ProgressObserved) -> list[MasterEffect]:
-        progress = event.progress
-        self._drains.observe(self.catalog, progress, self._now)
-        record = self.catalog.topologies.get(progress.topology)
-        for removed in record.removed if record is not None else ():
-            # A watermark of plus infinity never passes pending productions, so all of them have been delivered.
-            if progress.watermarks.get(removed.incarnation, MIN_TIMESTAMP) >= MAX_TIMESTAMP:
-                self._delivered.add(removed.incarnation)
-        return self._and_go_on([])
+        self.housekeeping.observe(event.progress)
+        return self._begin_next([])
 
     def _on_tick(self) -> list[MasterEffect]:
         if not self._loaded:
             return []
         self._ticked_at = self._now
-        done: list[MasterEffect] = []
-        if self._now >= self._observed_at + self._settings.observe_every:
-            self._observed_at = self._now
-            for name, record in self.catalog.topologies.items():
-                if record.state == catalog.TOPOLOGY_STATE_DRAINING or (
-                    record.state == catalog.TOPOLOGY_STATE_RUNNING and record.removed
-                ):
-                    done.append(Observe(name))
-                elif record.state == catalog.TOPOLOGY_STATE_CANCELLED:
-                    overdue = record.state_changed_at_us < self._forget_before()
-                    self._tidy_at = -1 if overdue else self._tidy_at
-            topologies = self.catalog.topologies.items()
-            self._drains.keep([name for name, one in topologies if one.state == catalog.TOPOLOGY_STATE_DRAINING])
-            if any(retired_at < self._forget_before() for retired_at in self.catalog.retired_queries.values()):
-                self._tidy_at = -1
+        done: list[MasterEffect] = [Observe(name) for name in self.housekeeping.due_observations()]
         operation = self._operation
         waits = operation is not None and operation.phase in (_Phase.FOLLOWING, _Phase.RELOADING)
-        if operation is not None and waits and self._now >= operation.since + _PATIENCE:
+        if operation is not None and waits and self._now >= operation.since + _RELOAD_AFTER:
             operation.since = self._now
             done.append(Reload(operation.number))
-        return self._and_go_on(done)
+        return self._begin_next(done)
 
-    def _see(self, now: Timestamp) -> None:
+    def _set_now(self, now: Timestamp) -> None:
         """Record the wall time. If it was set back, the times in the future are set back with it."""
         if now < self._now:
-            self._observed_at = min(self._observed_at, now)
-            self._drops_at = min(self._drops_at, now)
+            self.housekeeping.set_back(now)
             self._ticked_at = min(self._ticked_at, now)
             if self._operation is not None:
                 self._operation.since = min(self._operation.since, now)
@@ -332,44 +300,38 @@ class MasterCore:
 
     def waiting_for(self, topology: str) -> list[str]:
         """Describe what a draining or updated topology still waits for, as text for operators."""
-        record = self.catalog.topologies.get(topology)
-        draining = record is not None and record.state == catalog.TOPOLOGY_STATE_DRAINING
-        waiting = self._drains.waiting_for(topology) if draining else []
-        return [*waiting, *self._planner().waiting_for(topology)]
+        return [*self.housekeeping.draining_for(topology), *self._planner().waiting_for(topology)]
 
     # The steps of an operation.
 
-    def _and_go_on(self, done: list[MasterEffect], resting: bool = False) -> list[MasterEffect]:
+    def _begin_next(self, done: list[MasterEffect], resting: bool = False) -> list[MasterEffect]:
         """Start operations until one of them has to wait.
 
         ``resting``: housekeeping has just failed at the store. It is not tried again before the next event.
         """
         while self._loaded and self._operation is None:
-            keep = None if resting else self._housekeeping()
-            if keep is not None:
-                done += self._begin(keep[0], keep[1], None)
+            due = None if resting else self.housekeeping.next_plan()
+            if due is not None:
+                done += self._begin(*due, None)
             elif self._queue:
                 done += self._attempt(self._queue.popleft())
             else:
                 break
         return done
 
-    def _attempt(self, asked: RequestReceived) -> list[MasterEffect]:
+    def _attempt(self, received: RequestReceived) -> list[MasterEffect]:
         try:
-            return self._begin(lambda: self._plan(asked.request), self._plan(asked.request), asked)
+            return self._begin(lambda: self._plan(received.request), self._plan(received.request), received)
         except RequestError as error:
-            return [Fail(asked.ticket, error)]
+            return [Fail(received.ticket, error)]
         except DamagedValueError as error:
-            return [Fail(asked.ticket, _refusal(error))]
+            return [Fail(received.ticket, _refusal(error))]
 
     def _begin(
-        self, make: Callable[[], ChangePlan], plan: ChangePlan, asked: RequestReceived | None
+        self, make: Callable[[], ChangePlan], plan: ChangePlan, received: RequestReceived | None
     ) -> list[MasterEffect]:
         self._numbers += 1
-        self._operation = _Operation(self._numbers, make, None, plan, _Phase.DROPPING, self._now)
-        if asked is not None:
-            self._operation.ticket, self._operation.request = asked.ticket, asked.request
-            self._operation.actor = asked.actor
+        self._operation = _Operation(self._numbers, make, plan, received, _Phase.DROPPING, self._now)
         return self._carry_out(self._operation)
 
     def _carry_out(self, operation: _Operation) -> list[MasterEffect]:
@@ -380,7 +342,7 @@ class MasterCore:
         self._unusable = max(self._unusable, plan.drawn)
         if plan.clears:
             operation.phase = _Phase.DROPPING
-            return [Drop(operation.number, plan.drop_journals, plan.drop_incarnations, plan.silence)]
+            return [Drop(operation.number, plan.drop_journals, plan.drop_incarnations, plan.drop_injectors)]
         return self._create(operation)
 
     def _create(self, operation: _Operation) -> list[MasterEffect]:
@@ -394,7 +356,9 @@ class MasterCore:
         if not plan.puts and not plan.deletes:
             return self._finish(operation)
         operation.phase = _Phase.TRANSACTING
-        event = event_of_change(self.catalog, operation.request, operation.actor, plan)
+        received = operation.received
+        request, actor = (None, "") if received is None else (received.request, received.actor)
+        event = event_of_change(self.catalog, request, actor, plan)
         puts, deletes = (plan.puts, plan.deletes)
         if event is not None:
             more, old = recorded(self.catalog.events, event, self._now)
@@ -413,9 +377,9 @@ class MasterCore:
 
     def _finish(self, operation: _Operation) -> list[MasterEffect]:
         self._operation = None
-        if operation.ticket is None or operation.plan.answer is None:
+        if operation.received is None or operation.plan.answer is None:
             return []
-        return [Reply(operation.ticket, operation.plan.answer())]
+        return [Reply(operation.received.ticket, operation.plan.answer())]
 
     def _plan_again(self, operation: _Operation) -> list[MasterEffect]:
         if operation.attempts >= _MAX_ATTEMPTS:
@@ -436,7 +400,7 @@ class MasterCore:
 
     def _give_up(self, operation: _Operation, error: RequestError) -> list[MasterEffect]:
         self._operation = None
-        return [] if operation.ticket is None else [Fail(operation.ticket, error)]
+        return [] if operation.received is None else [Fail(operation.received.ticket, error)]
 
     def _is_lost(self) -> bool:
         """Whether the catalog shows another leader, or none."""
@@ -444,12 +408,12 @@ class MasterCore:
 
     def _step_down(self) -> list[MasterEffect]:
         self.deposed = True
-        tickets = [asked.ticket for asked in self._queue]
-        if self._operation is not None and self._operation.ticket is not None:
-            tickets.insert(0, self._operation.ticket)
+        waiting = [*self._queue]
+        if self._operation is not None and self._operation.received is not None:
+            waiting.insert(0, self._operation.received)
         self._operation = None
         self._queue.clear()
-        done: list[MasterEffect] = [Fail(ticket, _not_leading()) for ticket in tickets]
+        done: list[MasterEffect] = [Fail(received.ticket, _not_leading()) for received in waiting]
         return [*done, StepDown("the leadership has gone to another master, or its lease has ended")]
 
     def _current(self, number: int, phase: _Phase) -> _Operation | None:
@@ -459,15 +423,18 @@ class MasterCore:
 
     # Planning.
 
-    def _planner(self) -> Planner:
-        return Planner(self.catalog, self._settings, self._now, self._unusable, self.loads)
+    def _inputs(self) -> PlanInputs:
+        return PlanInputs(self.catalog, self._settings, self._now, self._unusable, self.loads)
+
+    def _planner(self) -> TopologyPlanner:
+        return TopologyPlanner(self._inputs())
 
     def _plan(self, request: Request) -> ChangePlan:
         match request:
             case SubmitTopology():
                 return self._planner().submit(request)
             case DrainTopology():
-                self._begin_looking(request.name)
+                self.housekeeping.begin_drain(request.name)
                 return self._planner().drain(request)
             case CancelTopology():
                 return self._planner().cancel(request)
@@ -481,106 +448,15 @@ class MasterCore:
                 return self._planner().restore(request)
             case EnsureLog() | DeleteLog():
                 planner = self._planner()
-                return planner.ensure_log(request) if isinstance(request, EnsureLog) else planner.delete_log(request)
+                return planner.logs.ensure(request) if isinstance(request, EnsureLog) else planner.logs.delete(request)
             case OpenInjector() | FinishInjector() | RetireInjector() | CommitBatch() | RetireQuery():
-                return injecting.plan_injection(self.catalog, request, self._unusable, self._now)
+                return injection_plans.plan_injection(self.catalog, request, self._unusable, self._now)
             case MoveInterval() | SplitInterval() | MergeIntervals():
-                return reshaping.plan_reshape(self.catalog, request, self._unusable, self.loads)
+                return reshape_plans.plan_reshape(self.catalog, request, self._unusable, self.loads)
             case ReleaseParents():
-                return reshaping.plan_release(self.catalog, request)
+                return reshape_plans.plan_release(self.catalog, request)
             case RecordEvent():
                 return plan_event(self.catalog.events, request, self._now)
-
-    def _begin_looking(self, topology: str) -> None:
-        """Forget observations of an earlier topology of this name, but keep those of a drain in progress."""
-        record = self.catalog.topologies.get(topology)
-        if record is not None and record.state == catalog.TOPOLOGY_STATE_RUNNING:
-            self._drains.forget(topology)
-
-    def _housekeeping(self) -> tuple[Callable[[], ChangePlan], ChangePlan] | None:
-        """The next plan that no request asks for: ended drains, owners, logs, garbage collection."""
-        for due in (self._ended_drains, self._delivered_removals):
-            plan = _unless_damaged(due)
-            if plan.puts:
-                return due, plan
-        if self._tidy_at == self.catalog.shape_version:
-            return None
-        waits = False
-        for make in (
-            self._assignments,
-            self._releases,
-            self._switched,
-            lambda: self._planner().missing_logs(),
-            self._retirements,
-            self._garbage,
-            self._retired_journals,
-            lambda: self._restores.collect(self.catalog),
-            self._cancelled_topologies,
-            self._retired_queries,
-        ):
-            plan = _unless_damaged(make)
-            if plan.clears and self._now < self._drops_at:
-                waits = True
-            elif plan.puts or plan.deletes:
-                return make, plan
-        self._tidy_at = -1 if waits else self.catalog.shape_version
-        return None
-
-    def _assignments(self) -> ChangePlan:
-        builder = PlanBuilder(self.catalog, self._unusable)
-        add_assignments(self.catalog, builder, self._settings.maps_per_transaction, self.loads)
-        return builder.plan()
-
-    def _releases(self) -> ChangePlan:
-        builder = PlanBuilder(self.catalog, self._unusable)
-        add_releases(self.catalog, builder, self._settings.maps_per_transaction)
-        return builder.plan()
-
-    def _switched(self) -> ChangePlan:
-        return self._planner().switched()
-
-    def _delivered_removals(self) -> ChangePlan:
-        if not self._delivered:
-            return ChangePlan()
-        plan = self._planner().left(self._delivered)
-        if not plan.puts:
-            removed = {one.incarnation for _, record in self.catalog.live_topologies() for one in record.removed}
-            self._delivered &= removed
-        return plan
-
-    def _ended_drains(self) -> ChangePlan:
-        for name, record in self.catalog.live_topologies():
-            if record.removed:
-                continue
-            if record.state == catalog.TOPOLOGY_STATE_DRAINING and self._drains.is_through(name):
-                return self._planner().drained(name)
-        return ChangePlan()
-
-    def _retirements(self) -> ChangePlan:
-        return garbage.retire_streams(self.catalog, self._settings.maps_per_transaction, self._unusable)
-
-    def _garbage(self) -> ChangePlan:
-        return garbage.collect_garbage(self.catalog, self._settings.maps_per_transaction)
-
-    def _retired_journals(self) -> ChangePlan:
-        return garbage.drop_retired(self.catalog, self._settings.maps_per_transaction)
-
-    def _cancelled_topologies(self) -> ChangePlan:
-        return garbage.forget_cancelled(self.catalog, self._forget_before())
-
-    def _retired_queries(self) -> ChangePlan:
-        return garbage.forget_queries(self.catalog, self._forget_before())
-
-    def _forget_before(self) -> Timestamp:
-        return Timestamp(self._now - _KEEP_CANCELLED)
-
-
-def _unless_damaged(make: Callable[[], ChangePlan]) -> ChangePlan:
-    """Return the plan, or an empty plan while a value that it depends on is damaged."""
-    try:
-        return make()
-    except DamagedValueError:
-        return ChangePlan()
 
 
 def _refusal(error: DamagedValueError) -> RequestError:

@@ -29,7 +29,7 @@ def retire_streams(known: Catalog, most: int, unusable: int = 0) -> ChangePlan:
     streams = known.streams()
     known.check_readable(keys.SEQUENCER)
     builder = PlanBuilder(known, unusable)
-    silenced: dict[str, int] = {}
+    forgotten: dict[str, int] = {}
     for stream, log in sorted(known.logs.items()):
         if stream not in streams and most > 0 and keys.log_key(stream) not in known.damaged:
             most -= 1
@@ -40,8 +40,8 @@ def retire_streams(known: Catalog, most: int, unusable: int = 0) -> ChangePlan:
             most -= 1
             builder.delete(keys.injector_key(stream, process))
             # A process that opens the re-created stream gets a sequencer larger than any number drawn until now.
-            silenced[injector_group(stream)] = builder.drawn_before
-    return builder.plan(silence=tuple(sorted(silenced.items())))
+            forgotten[injector_group(stream)] = builder.drawn_before
+    return builder.plan(drop_injectors=tuple(sorted(forgotten.items())))
 
 
 def forget_cancelled(known: Catalog, before: Timestamp) -> ChangePlan:

@@ -9,7 +9,7 @@ from typing import Final
 
 import grpc
 
-from millwheel.master import reshaping
+from millwheel.master import reshape_plans
 from millwheel.master.load_book import LoadBook
 from millwheel.master.messages import Intervals, MergeIntervals, MoveInterval, ReshapeRequest
 from millwheel.master.observer import Observer
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 async def reshape(term: Term, observer: Observer, request: ReshapeRequest) -> Intervals:
     """Move, split or merge: first hints to the owners, then one transaction. RequestError if it is impossible."""
-    change = reshaping.interval_change(term.catalog, request, term.core.loads)
+    change = reshape_plans.interval_change(term.catalog, request, term.core.loads)
     if change is not None:
         await _prepare(term.catalog, observer, change)
         request = change.request
@@ -43,23 +43,23 @@ def refuse_quarantined(known: Catalog, request: ReshapeRequest, book: LoadBook) 
 
     Nothing in such an interval's journal can be read. Its children would be blocked too, and so would a neighbour.
     """
-    if isinstance(request, MoveInterval) or reshaping.repeated(known, request) is not None:
+    if isinstance(request, MoveInterval) or reshape_plans.repeated(known, request) is not None:
         return
-    places = [reshaping.find(known, request.interval)]
+    places = [reshape_plans.find(known, request.interval)]
     if isinstance(request, MergeIntervals) and places[0].keys.end is not None:
-        places.append(reshaping.find_next(known, places[0]))
+        places.append(reshape_plans.find_next(known, places[0]))
     for place in places:
         load = book.load_of(place.interval)
         if load is not None and load.quarantined:
             raise RequestError(
                 FailureCode.FAILED_PRECONDITION,
-                f"{reshaping.shown(place)} stands still, for what is stored of it is damaged: {load.damage}",
+                f"{reshape_plans.shown(place)} stands still, for what is stored of it is damaged: {load.damage}",
                 "restore what is damaged from a snapshot or a replica, then `millwheel interval move` it",
                 reason="INTERVAL_QUARANTINED",
             )
 
 
-async def _prepare(known: Catalog, observer: Observer, change: reshaping.IntervalChange) -> None:
+async def _prepare(known: Catalog, observer: Observer, change: reshape_plans.IntervalChange) -> None:
     """First let the old owners shorten the journals to read, then let the new owners read them ahead."""
     releases = []
     for one in change.releases:
@@ -71,7 +71,7 @@ async def _prepare(known: Catalog, observer: Observer, change: reshaping.Interva
     for one in change.opens:
         stub = handover_pb2_grpc.HandoverServiceStub(observer.channel(one.owner.address))
         ahead = wire.PrepareOpenRequest(
-            incarnation=change.incarnation, journals=reshaping.journals_to_read(one), keys=one.keys
+            incarnation=change.incarnation, journals=reshape_plans.journals_to_read(one), keys=one.keys
         )
         opens.append(_hint(stub.PrepareOpen(ahead, timeout=_DEADLINE_SECONDS), one.owner.worker_id))
     await asyncio.gather(*opens)

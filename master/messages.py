@@ -489,13 +489,13 @@ class Transact:
 class Drop:
     """Delete journals and incarnations' state from the store, and delete the incarnations at the authority.
 
-    The authority also forgets each group in ``silence``, up to its sequencer. Idempotent, however late it is repeated.
+    The authority also forgets each group in ``injectors``, up to its sequencer. Idempotent: a late repetition is safe.
     """
 
     operation: int
     journals: tuple[str, ...]
     incarnations: tuple[IncarnationId, ...]
-    silence: tuple[tuple[str, int], ...] = ()
+    injectors: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

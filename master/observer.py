@@ -40,7 +40,7 @@ class Observer:
             self._channels[address] = open_channel(address)
         return self._channels[address]
 
-    async def look(self, known: Catalog, topology: str) -> Progress:
+    async def read_progress(self, known: Catalog, topology: str) -> Progress:
         """Return the progress of the computations of ``topology``."""
         record = known.topologies.get(topology)
         if record is None:

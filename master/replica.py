@@ -117,8 +117,8 @@ class MasterReplica:
             await self.observer.sweep()
 
     async def _lead(self, leadership: Leadership) -> None:
-        look, forget = self.observer.look, self.observer.forget
-        term = Term(leadership, self.coordinator, self.store, self._settings, look, forget, self._clock)
+        read_progress, forget = self.observer.read_progress, self.observer.forget
+        term = Term(leadership, self.coordinator, self.store, self._settings, read_progress, forget, self._clock)
         loads = Loads(term, self.observer, self._settings, partial(self._count, "balancer"), steady_clock)
         self._term, self._packages, self._loads = term, Packages(self.store, leadership.term), loads
         self._leading.set()

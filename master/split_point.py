@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from millwheel.master import reshaping
+from millwheel.master import reshape_plans
 from millwheel.master.load_book import Division, LoadBook, divide
 from millwheel.rpc.failures import FailureCode, RequestError
 
@@ -14,7 +14,7 @@ _MIN_SIDE_SHARE: Final = 0.1
 """A split that leaves one side with a smaller share of the load is not worth it."""
 
 
-def halving(place: reshaping.IntervalPlace, book: LoadBook) -> Division:
+def halving(place: reshape_plans.IntervalPlace, book: LoadBook) -> Division:
     """Return the key that halves an interval's load; FAILED_PRECONDITION if no report or no key allows that."""
     if place.code is None:
         # A stream's log is refused later, with any key.
@@ -23,7 +23,7 @@ def halving(place: reshaping.IntervalPlace, book: LoadBook) -> Division:
     if load is None or not load.sample:
         raise RequestError(
             FailureCode.FAILED_PRECONDITION,
-            f"where to split {reshaping.shown(place)} is not known: its owner has not reported its keys' load yet",
+            f"where to split {reshape_plans.shown(place)} is not known: its owner has not reported its keys' load yet",
             "give a key to split at (`--at KEY`), or try again once records come in",
             reason="NO_SAMPLE",
         )
@@ -33,8 +33,8 @@ def halving(place: reshaping.IntervalPlace, book: LoadBook) -> Division:
     hottest = max(load.sample, key=lambda one: one.share)
     raise RequestError(
         FailureCode.FAILED_PRECONDITION,
-        f"no key divides the load of {reshaping.shown(place)}: key {hottest.key.decode('utf-8', 'backslashreplace')!r} "
-        f"alone has {hottest.share:.0%} of it",
+        f"no key divides the load of {reshape_plans.shown(place)}: "
+        f"key {hottest.key.decode('utf-8', 'backslashreplace')!r} alone has {hottest.share:.0%} of it",
         "a key is never split: spread it over several in the program (`spread=` of `.window(...).aggregate` does, for "
         "records that differ), "
         "or give a key to split at (`--at KEY`)",

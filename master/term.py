@@ -54,8 +54,11 @@ _MAX_SLEEP_SECONDS: Final = 0.2
 _PAUSE_SECONDS: Final = 0.2
 _log = logging.getLogger(__name__)
 
-Look = Callable[[Catalog, str], Awaitable[Progress]]
-Forget = Callable[[Catalog, str, int], Awaitable[None]]
+ReadProgress = Callable[[Catalog, str], Awaitable[Progress]]
+"""Requests the progress of a topology from its workers and the authority."""
+ForgetGroup = Callable[[Catalog, str, int], Awaitable[None]]
+"""Makes the authority forget a group. A sequencer other than 0 limits it: nothing is forgotten if the authority has
+accepted a larger one."""
 
 
 class Term:
@@ -70,30 +73,26 @@ class Term:
         coordinator: Coordinator,
         store: StateStore,
         settings: MasterSettings,
-        look: Look,
-        forget: Forget,
+        read_progress: ReadProgress,
+        forget: ForgetGroup,
         clock: Callable[[], Timestamp],
     ) -> None:
         """Create the term of ``leadership``.
 
-        ``clock`` returns the wall time. ``look`` requests the progress of a draining topology from workers and
-        authority.
-
-        ``forget`` makes the authority forget a removed computation. A sequencer other than 0 limits it: nothing is
-        forgotten if the authority has accepted a larger one.
+        ``clock`` returns the wall time.
         """
         self.core = MasterCore(leadership.compare, settings)
         self.number = leadership.term
         self._leadership = leadership
         self._coordinator = coordinator
         self._store = store
-        self._look = look
+        self._read_progress = read_progress
         self._forget = forget
         self._clock = clock
         self._tickets = itertools.count(1)
         self._asked: dict[int, asyncio.Future[Answer]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._looking: set[str] = set()
+        self._observing: set[str] = set()
         self._reported_damaged: dict[str, str] = {}
         self._changed = asyncio.Event()
         self._ready = asyncio.Event()
@@ -219,8 +218,8 @@ class Term:
                 case Reload(operation):
                     self._spawn(self._reload(operation))
                 case Observe(topology):
-                    if topology not in self._looking:
-                        self._looking.add(topology)
+                    if topology not in self._observing:
+                        self._observing.add(topology)
                         self._spawn(self._observe(topology))
                 case _:
                     assert_never(effect)
@@ -282,7 +281,7 @@ class Term:
             # The authority comes first. While it is unavailable, no other step is done, so none is repeated.
             for incarnation in wanted.incarnations:
                 await self._forget(self.catalog, incarnation, 0)
-            for group, sequencer in wanted.silence:
+            for group, sequencer in wanted.injectors:
                 await self._forget(self.catalog, group, sequencer)
             for journal in wanted.journals:
                 await self._store.drop_journal(journal)
@@ -304,9 +303,9 @@ class Term:
 
     async def _observe(self, topology: str) -> None:
         try:
-            progress = await self._look(self.catalog, topology)
+            progress = await self._read_progress(self.catalog, topology)
         finally:
-            self._looking.discard(topology)
+            self._observing.discard(topology)
         self._step(ProgressObserved(progress))
 
 

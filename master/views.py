@@ -6,7 +6,7 @@ from millwheel.master.assignment import code_of
 from millwheel.master.balancing import ClusterView, IntervalView, WorkerView
 from millwheel.master.load_book import LoadBook
 from millwheel.master.quotas import room_for_intervals
-from millwheel.master.reshaping import SPLIT_BY_OPERATOR
+from millwheel.master.reshape_plans import SPLIT_BY_OPERATOR
 from millwheel.model.catalog import ACTIVE_STATES, Catalog, incarnations_of
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.interval_map import interval_from_proto

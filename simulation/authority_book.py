@@ -178,27 +178,27 @@ def _group_differences(found: AnyGroup, mine: _Group, broadcast: int) -> Iterato
     if found.percentiles != mine.percentiles:
         yield f"percentiles of {name} are {found.percentiles} in memory, {mine.percentiles} in the journal (G7)"
     if isinstance(found, InjectorGroup):
-        shares = {
-            share.member: (share.sequencer, share.watermark, share.idle, share.last_report) for share in found.shares()
+        states = {
+            state.member: (state.sequencer, state.watermark, state.idle, state.last_report) for state in found.states()
         }
-        wrong = shares.keys() ^ mine.processes.keys()
-        if wrong or not all(_is_of(mine, member, share) for member, share in shares.items()):
-            yield f"processes of {name} are {shares} in memory, {mine.processes} in the journal (G4)"
+        wrong = states.keys() ^ mine.processes.keys()
+        if wrong or not all(_is_of(mine, member, state) for member, state in states.items()):
+            yield f"processes of {name} are {states} in memory, {mine.processes} in the journal (G4)"
         if (found.expected, found.expected_as_of) != (mine.expected, mine.expected_as_of):
             yield f"{name} expects {sorted(found.expected)} in memory, {sorted(mine.expected)} in the journal (G7)"
         return
-    stretches = [(one.member.start, one.member.end, one.sequencer, one.watermark) for one in found.shares()]
+    stretches = [(one.member.start, one.member.end, one.sequencer, one.watermark) for one in found.states()]
     known = [{one, mine.newest(one)} for one in mine.stretches]
     if len(stretches) != len(known) or not all(one in these for one, these in zip(stretches, known, strict=True)):
         yield f"keys of {name} are {stretches} in memory, {mine.stretches} in the journal (G4)"
 
 
-def _is_of(mine: _Group, process: str, share: tuple[int, int, bool, int]) -> bool:
+def _is_of(mine: _Group, process: str, state: tuple[int, int, bool, int]) -> bool:
     """Whether a process is as in the entries, or as in the base, which may contain a newer report."""
     sequencer, watermark, idle, last_report = mine.processes[process]
     # A report that changes nothing is in no entry, but its number may be in a base.
-    if share == (sequencer, watermark, idle, max(last_report, share[3])):
+    if state == (sequencer, watermark, idle, max(last_report, state[3])):
         return True
     row = mine.base_processes.get(process)
     newer = row is not None and row.sequencer == sequencer and row.last_report >= last_report
-    return row is not None and newer and share == (sequencer, row.watermark, row.idle, row.last_report)
+    return row is not None and newer and state == (sequencer, row.watermark, row.idle, row.last_report)

@@ -49,7 +49,7 @@ def id_differences(dedup: Dedup, stored: Stored, twin: IdFacts, *, recovered: bo
 def _ended(dedup: Dedup) -> set[str]:
     """The groups of which the owner has dropped everything since its last commit: removed computations, and injectors
     whose stream has another life."""
-    return {*dedup.news.retired, *dedup.tables.uncommitted_floors}
+    return {*dedup.next_delta.retired, *dedup.tables.uncommitted_floors}
 
 
 def _group_of(origin: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from millwheel.worker.log import LogCore
 from millwheel.worker.log.state import LogState
-from millwheel.worker.log.stored_segments import Records
+from millwheel.worker.log.stored_segments import StoredRecords
 from simulation.twin_logs import LogTwin
 
 __all__ = ["log_differences", "log_rests"]
@@ -38,7 +38,7 @@ def log_differences(state: LogState, twin: LogTwin, *, recovered: bool) -> Itera
     yield from _record_differences(mine, twin)
 
 
-def _record_differences(mine: Records, twin: LogTwin) -> Iterator[str]:
+def _record_differences(mine: StoredRecords, twin: LogTwin) -> Iterator[str]:
     """Differences in the records in memory. The others are read from their rows, as for ``twin``."""
     for segment in (*mine.closed, mine.open):
         for number, record in enumerate(zip(segment.timestamps, segment.values, strict=True), segment.first):

@@ -141,10 +141,16 @@ def plain_entry(blob: bytes, commit: int, part: Callable[[PartId], bytes]) -> In
     entry = msgspec.msgpack.decode(blob, type=IntervalEntry)
     rows: list[ProductionRow] = []
     for run in entry.runs:
-        stamps = [stamp for number, stamp in run.times for _ in range(number)]
-        for at, (producer, value, stamp) in enumerate(zip(run.producers, run.values, stamps, strict=True)):
-            rows.append((run.position + at, producer, run.stream, value, stamp, run.targets, b""))
+        producers, stamps = _spread(run.producers), _spread(run.times)
+        for at, (producer, value, stamp) in enumerate(zip(producers, run.values, stamps, strict=True)):
+            targets = tuple((name, keys[at] if isinstance(keys, list) else keys) for name, keys in run.targets)
+            rows.append((run.position + at, producer, run.stream, value, stamp, targets, b""))
     return replace(entry, productions=rows + entry.productions, runs=[])
+
+
+def _spread(column: list[Any]) -> list[Any]:
+    """The items of a column of a run, in which (number, item) stands for so many."""
+    return [one for each in column for one in ([each[1]] * each[0] if isinstance(each, tuple) else [each])]
 
 
 def _rows(blobs: Mapping[PartId, bytes], kind: str, type_: Any) -> list[Any]:

@@ -62,8 +62,8 @@ class ArrivalOrder(OrderedSenders):
         if order is None:
             self._admit(delivery, out)
             return
-        origin = delivery.sender.name
-        sender = self.senders.get(origin)
+        name = delivery.sender.name
+        sender = self.senders.get(name)
         if sender is not None and delivery.sender.sequencer < sender.sequencer:
             why = f"sequencer {delivery.sender.sequencer} has a successor"
             out.append(Acknowledge(delivery, _REFUSED, (), why))
@@ -74,7 +74,7 @@ class ArrivalOrder(OrderedSenders):
                 out.append(out_of_order(delivery))
                 return
             self._refuse_behind(sender, out)
-        self.senders.move_to_end(origin)
+        self.senders.move_to_end(name)
         if sender.waiting:
             if len(sender.waiting) > MAX_WAITING_PER_SENDER or not self._room.enter(delivery):
                 out.append(Acknowledge(delivery, _FULL, (), "an earlier delivery of the sender waits for a look-up"))
@@ -85,14 +85,14 @@ class ArrivalOrder(OrderedSenders):
         admission = self._admit(delivery, out)
         if self._room.refused and admission is not Admission.NO_ROOM:
             # An earlier attempt may have reserved room. This one does not need it.
-            self._room.forget(origin)
+            self._room.forget(name)
         if admission is Admission.WAITS:
             sender.waiting.append(delivery)
             sender.last = order.number
         elif admission is Admission.TAKEN:
             sender.taken = sender.last = order.number
         else:
-            self._drop_if_idle(origin, sender)
+            self._drop_if_idle(name, sender)
 
     @staticmethod
     def _follows(sender: OrderedSender, delivery: Delivery) -> bool:
@@ -156,7 +156,7 @@ class DeliveryAdmission:
         if isinstance(delivery.ids, OpaqueIds) and not self._ids.expect_opaque(delivery.sender):
             return self.lookups.look_up_sequence(delivery, out)
         verdict = self._ids.dedup.check(delivery.ids, delivery.keys, delivery.timestamps, delivery.sender)
-        if verdict.outcome is CheckOutcome.JUDGED:
+        if verdict.outcome is CheckOutcome.CHECKED:
             if verdict.all_fresh:
                 return self.admit(delivery, verdict, range(verdict.size), (), out)
             if verdict.unsure:
@@ -191,7 +191,7 @@ class DeliveryAdmission:
         excluded, why = sorted(waiting), "a copy is being processed"
         beyond = False
         if self._queue.has_room():
-            if self._turns.origin:
+            if self._turns.sender:
                 self._turns.clear()
         elif (limit := self._queue.bound(delivery)) is not None:
             beyond, ahead = self._turns.choose(delivery, fresh, limit[0])
@@ -246,7 +246,7 @@ class DeliveryAdmission:
     def forget_ended(self) -> None:
         """Repeat what ``end`` did. A recovery may have restored their state."""
         injectors, queries = self._ended
-        for origin in injectors:
-            self._ids.dedup.retire_injector(origin)
+        for injector in injectors:
+            self._ids.dedup.retire_injector(injector)
         for query in queries:
             self._ids.dedup.retire_query(query)

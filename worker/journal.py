@@ -56,8 +56,10 @@ class OwnedJournal(JournalBase):
     that the next takeover reads again. It never leaves a truncation point without its base.
     """
 
-    def __init__(self, name: str, sequencer: int) -> None:
+    def __init__(self, name: str, sequencer: int, deflates: bool) -> None:
+        """``deflates``: whether the store may deflate entries."""
         super().__init__(name, sequencer)
+        self._deflates = deflates
         self.sealed = 0
         """The newest commit number assigned to a batch."""
         self.truncation_point = 0
@@ -117,7 +119,7 @@ class OwnedJournal(JournalBase):
         point, parts = (self.truncation_point, self.parts) if self._named is None else self._named
         if self.entry_parts:
             parts = sum((each for number, each in self.entry_parts.items() if number > point), parts)
-        return AppendEntry(self.name, Append(self.sequencer, commit, point, parts, entry, sync))
+        return AppendEntry(self.name, Append(self.sequencer, commit, point, parts, entry, sync, self._deflates))
 
     def appended(self, commit: int) -> list[OwnerEffect]:
         """The entry is in the journal. If its append has named a base, returns the deletions of what is below it."""

@@ -100,44 +100,44 @@ class WaitingBytes:
         if delivery in self._sizes:
             return True
         size = bytes_of(delivery.values) + sum(map(len, delivery.keys)) + _RECORD_BYTES * len(delivery.keys)
-        origin = delivery.sender.name
+        sender = delivery.sender.name
         if self._limit is not None:
-            self._drop_silent_places(origin)
-            if not self._has_room(origin, size, self._limit):
-                self._note(origin, size)
+            self._drop_silent_places(sender)
+            if not self._has_room(sender, size, self._limit):
+                self._note(sender, size)
                 return False
-        self.refused.pop(origin, None)
+        self.refused.pop(sender, None)
         self._sizes[delivery] = size
         self.used += size
         return True
 
-    def _drop_silent_places(self, origin: str) -> None:
-        """Drop the first places until one whose sender is not silent. ``origin``: the sender that comes now."""
-        _, before = self.refused.get(origin, (0, 0))
+    def _drop_silent_places(self, sender: str) -> None:
+        """Drop the first places until one whose sender is not silent. ``sender``: the sender that comes now."""
+        _, before = self.refused.get(sender, (0, 0))
         while self.refused:
             first, (_, last) = next(iter(self.refused.items()))
-            if first == origin or (last > before and self._refusals - last <= MAX_REFUSED_SENDERS):
+            if first == sender or (last > before and self._refusals - last <= MAX_REFUSED_SENDERS):
                 return
             del self.refused[first]
 
-    def _has_room(self, origin: str, size: int, limit: int) -> bool:
-        first = next(iter(self.refused), origin)
-        kept = self.refused[first][0] if first != origin else 0
+    def _has_room(self, sender: str, size: int, limit: int) -> bool:
+        first = next(iter(self.refused), sender)
+        kept = self.refused[first][0] if first != sender else 0
         alone = not self._sizes and not kept
         return alone or self.used + size + kept <= limit
 
-    def _note(self, origin: str, size: int) -> None:
+    def _note(self, sender: str, size: int) -> None:
         self._refusals += 1
-        if origin in self.refused or len(self.refused) < MAX_REFUSED_SENDERS:
-            self.refused[origin] = size, self._refusals
+        if sender in self.refused or len(self.refused) < MAX_REFUSED_SENDERS:
+            self.refused[sender] = size, self._refusals
 
     def leave(self, delivery: Delivery) -> None:
         """The delivery waits no longer. No effect if it did not wait."""
         self.used -= self._sizes.pop(delivery, 0)
 
-    def forget(self, origin: str) -> None:
+    def forget(self, sender: str) -> None:
         """The sender needs no room, or sends nothing any more: cancel its reservation."""
-        self.refused.pop(origin, None)
+        self.refused.pop(sender, None)
 
 
 class CheckedAdmission(Protocol):

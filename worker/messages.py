@@ -50,7 +50,6 @@ __all__ = [
     "HooksSlow",
     "IntervalEffect",
     "IntervalEvent",
-    "JournalStands",
     "OpenFailed",
     "Opened",
     "OpenedParent",
@@ -71,6 +70,7 @@ __all__ = [
     "SendDelivery",
     "SequenceChecked",
     "SnapshotEvent",
+    "SnapshotHoldAnswer",
     "Started",
     "StatesFlushed",
     "StatesRead",
@@ -304,7 +304,7 @@ class PrepareRelease:
 
 @dataclass(slots=True)
 class PinJournal:
-    """The snapshot ``token`` reads the journal: the truncation point must stay. Answer ``JournalStands``."""
+    """The snapshot ``token`` reads the journal: the truncation point must stay. Answer ``SnapshotHoldAnswer``."""
 
     token: str
     request: Any
@@ -319,7 +319,7 @@ class UnpinJournal:
 
 @dataclass(slots=True)
 class Freeze:
-    """Begin no commit until ``Thaw``, for the snapshot ``token``. Answer ``JournalStands``."""
+    """Begin no commit until ``Thaw``, for the snapshot ``token``. Answer ``SnapshotHoldAnswer``."""
 
     token: str
     request: Any
@@ -327,7 +327,7 @@ class Freeze:
 
 @dataclass(slots=True)
 class Thaw:
-    """Go on, if it is still the snapshot ``token`` for which no commit begins. Answer ``JournalStands``."""
+    """Go on, if it is still the snapshot ``token`` for which no commit begins. Answer ``SnapshotHoldAnswer``."""
 
     token: str
     request: Any
@@ -472,7 +472,7 @@ class ReleasePrepared:
 
 
 @dataclass(slots=True)
-class JournalStands:
+class SnapshotHoldAnswer:
     """The answer to a snapshot. ``held``: this owner serves, and does what the snapshot asks.
 
     ``settled``: nothing that began before is in flight, so the journal stands at ``commit``.
@@ -580,7 +580,7 @@ PeerEffect = Acknowledge | SendDelivery | Report | AcceptSequencer | CheckSequen
 HookReport = HookFailed | HooksSlow
 """What operators learn about hooks."""
 
-OwnerEffect = StoreEffect | PeerEffect | ReleasePrepared | JournalStands
+OwnerEffect = StoreEffect | PeerEffect | ReleasePrepared | SnapshotHoldAnswer
 """The effects of every owner of a journal: of an interval, and of a stream's log."""
 
 IntervalEffect = OwnerEffect | AsyncHook | GiveUp | HookReport

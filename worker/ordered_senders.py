@@ -76,7 +76,7 @@ class OrderedSenders:
     def _make_room(self) -> None:
         """Forget the sender that was silent for the longest time, if there are too many."""
         if len(self.senders) >= MAX_SENDERS:
-            oldest = next((origin for origin, one in self.senders.items() if not one.waiting), None)
+            oldest = next((name for name, one in self.senders.items() if not one.waiting), None)
             if oldest is not None:
                 del self.senders[oldest]
 
@@ -91,8 +91,8 @@ class OrderedSenders:
         """The look-up for a delivery has ended with ``admission``: continue with the deliveries behind it."""
         if delivery.order is None or admission is Admission.WAITS:
             return
-        origin = delivery.sender.name
-        sender = self.senders.get(origin)
+        name = delivery.sender.name
+        sender = self.senders.get(name)
         if sender is None or not sender.waiting or sender.waiting[0] is not delivery:
             return
         self._room.leave(sender.waiting.popleft())
@@ -100,7 +100,7 @@ class OrderedSenders:
             sender.taken = delivery.order.number
         if self._take_waiting(sender, out):
             sender.last = sender.taken
-            self._drop_if_idle(origin, sender)
+            self._drop_if_idle(name, sender)
 
     def _take_waiting(self, sender: OrderedSender, out: list[OwnerEffect]) -> bool:
         """Process the deliveries that waited behind another. Returns whether none waits any more.
@@ -121,20 +121,20 @@ class OrderedSenders:
             self._room.leave(sender.waiting.popleft())
         return True
 
-    def _drop_if_idle(self, origin: str, sender: OrderedSender) -> None:
+    def _drop_if_idle(self, name: str, sender: OrderedSender) -> None:
         """Forget a sender without waiting deliveries, if it is retired or none of its deliveries was accepted."""
         if not sender.waiting and (sender.retired or not sender.taken):
-            del self.senders[origin]
+            del self.senders[name]
 
-    def forget(self, origins: Iterable[str]) -> None:
+    def forget(self, names: Iterable[str]) -> None:
         """These senders are retired: drop their state (G13)."""
-        for origin in origins:
-            self._room.forget(origin)
-            sender = self.senders.get(origin)
+        for name in names:
+            self._room.forget(name)
+            sender = self.senders.get(name)
             if sender is not None:
                 sender.retired = True
                 if not sender.waiting:
-                    del self.senders[origin]
+                    del self.senders[name]
 
 
 def out_of_order(delivery: Delivery) -> Acknowledge:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from millwheel.worker.journal import OwnedJournal
-from millwheel.worker.messages import Freeze, JournalStands, PinJournal, Thaw, UnpinJournal
+from millwheel.worker.messages import Freeze, PinJournal, SnapshotHoldAnswer, Thaw, UnpinJournal
 from millwheel.worker.owner import Handler
 
 __all__ = ["SnapshotHolds"]
@@ -30,25 +30,25 @@ class SnapshotHolds:
         """The events that it processes."""
         return {PinJournal: self._pin, UnpinJournal: self._unpin, Freeze: self._freeze, Thaw: self._thaw}
 
-    def _pin(self, event: PinJournal) -> Sequence[JournalStands]:
+    def _pin(self, event: PinJournal) -> Sequence[SnapshotHoldAnswer]:
         journal, held = self._journal, self._serves()
         if held:
             journal.pinned = event.token
-        return [JournalStands(event.request, held, not journal.base_named, journal.committed)]
+        return [SnapshotHoldAnswer(event.request, held, not journal.base_named, journal.committed)]
 
     def _unpin(self, event: UnpinJournal) -> None:
         if self._journal.pinned == event.token:
             self._journal.pinned = ""
 
-    def _freeze(self, event: Freeze) -> Sequence[JournalStands]:
+    def _freeze(self, event: Freeze) -> Sequence[SnapshotHoldAnswer]:
         journal, held = self._journal, self._serves()
         if held:
             journal.frozen = event.token
-        return [JournalStands(event.request, held, journal.all_committed, journal.committed)]
+        return [SnapshotHoldAnswer(event.request, held, journal.all_committed, journal.committed)]
 
-    def _thaw(self, event: Thaw) -> Sequence[JournalStands]:
+    def _thaw(self, event: Thaw) -> Sequence[SnapshotHoldAnswer]:
         journal = self._journal
         held = journal.frozen == event.token
         if held:
             journal.frozen = ""
-        return [JournalStands(event.request, held and self._serves(), journal.all_committed, journal.committed)]
+        return [SnapshotHoldAnswer(event.request, held and self._serves(), journal.all_committed, journal.committed)]

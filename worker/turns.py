@@ -50,7 +50,7 @@ class HolderTurns(Generic[ReceiptT]):
             is_done: Whether all records of a delivery up to a timestamp are done, or blocked by a failing hook.
         """
         self._is_done = is_done
-        self.origin = ""
+        self.sender = ""
         """The sender whose turn it is. Empty: no turn."""
         self._until: int = MIN_TIMESTAMP
         """The turn is for records up to this timestamp."""
@@ -77,7 +77,7 @@ class HolderTurns(Generic[ReceiptT]):
             Two values. First, whether the sender has a turn: then the caller must call :meth:`entered`. Second, the
             indexes of the fresh records for which there is no room.
         """
-        order, origin = delivery.order, delivery.sender.name
+        order, sender = delivery.order, delivery.sender.name
         if order is None:
             ahead = [index for index in fresh if delivery.timestamps[index] > bound]
             if len(ahead) == len(fresh):
@@ -86,62 +86,62 @@ class HolderTurns(Generic[ReceiptT]):
         else:
             ahead, pending = [], order.pending
             if pending > bound:
-                self.leave(origin)
+                self.leave(sender)
                 return False, fresh
-        return (True, ahead) if self.may_enter(origin, pending) else (False, fresh)
+        return (True, ahead) if self.may_enter(sender, pending) else (False, fresh)
 
-    def may_enter(self, origin: str, pending: int) -> bool:
+    def may_enter(self, sender: str, pending: int) -> bool:
         """Whether a delivery is accepted although the receiver is full.
 
         Args:
-            origin: Its sender.
+            sender: The name of its sender.
             pending: The smallest timestamp of it and of everything that waits behind it at its sender. It holds the
                 watermark.
         """
         if self.holding is not None and self._is_done(self.holding, self._until):
             self._pass_on()
-        if self.origin != origin:
+        if self.sender != sender:
             self._refused += 1
-            again = self._waiting.get(origin) == self._events or self._refused > 2 * MAX_WAITING
+            again = self._waiting.get(sender) == self._events or self._refused > 2 * MAX_WAITING
             stands_still = self.holding is None and again
-            if self.origin and not stands_still:
-                self._note(origin)
+            if self.sender and not stands_still:
+                self._note(sender)
                 return False
-            self._begin(origin)
+            self._begin(sender)
         if self.holding is None:
             self._until = max(self._until, pending)
         return True
 
-    def entered(self, origin: str, least: int, receipt: ReceiptT | None) -> None:
+    def entered(self, sender: str, least: int, receipt: ReceiptT | None) -> None:
         """A delivery was accepted by ``may_enter``.
 
         Args:
-            origin: Its sender.
+            sender: The name of its sender.
             least: The smallest timestamp of its records.
             receipt: Identifies its records that hold the watermark until they are done. None: they were all copies.
         """
         self._happened()
-        if self.origin != origin or self.holding is not None or least > self._until:
+        if self.sender != sender or self.holding is not None or least > self._until:
             return
         self.holding = receipt
         if receipt is None:
             self._pass_on()
 
-    def leave(self, origin: str) -> None:
+    def leave(self, sender: str) -> None:
         """The sender has no record that holds the watermark, or sends nothing any more: end its turn."""
-        self._waiting.pop(origin, None)
-        if self.origin == origin and self.holding is None:
+        self._waiting.pop(sender, None)
+        if self.sender == sender and self.holding is None:
             self._pass_on()
 
     def clear(self) -> None:
         """There is room: no sender needs a turn."""
-        if self.origin:
-            self.origin, self.holding = "", None
+        if self.sender:
+            self.sender, self.holding = "", None
             self._waiting.clear()
 
-    def _note(self, origin: str) -> None:
-        if origin in self._waiting or len(self._waiting) < MAX_WAITING:
-            self._waiting[origin] = self._events
+    def _note(self, sender: str) -> None:
+        if sender in self._waiting or len(self._waiting) < MAX_WAITING:
+            self._waiting[sender] = self._events
 
     def _happened(self) -> None:
         self._events += 1
@@ -150,7 +150,7 @@ class HolderTurns(Generic[ReceiptT]):
     def _pass_on(self) -> None:
         self._begin(next(iter(self._waiting), ""))
 
-    def _begin(self, origin: str) -> None:
-        self._waiting.pop(origin, None)
+    def _begin(self, sender: str) -> None:
+        self._waiting.pop(sender, None)
         self._happened()
-        self.origin, self._until, self.holding = origin, MIN_TIMESTAMP, None
+        self.sender, self._until, self.holding = sender, MIN_TIMESTAMP, None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from millwheel.authority.keyed import MAX_SHARES
+from millwheel.authority.keyed import MAX_MEMBERS
 from millwheel.model.keys import KeyInterval
 
 __all__ = ["members", "names_of"]
@@ -20,8 +20,8 @@ def members(count: int) -> list[tuple[str, KeyInterval]]:
     """
     found: list[tuple[str, KeyInterval]] = []
     while len(found) < count:
-        size = min(MAX_SHARES, count - len(found))
-        name = f"window-counter.{len(found) // MAX_SHARES + 1}"
+        size = min(MAX_MEMBERS, count - len(found))
+        name = f"window-counter.{len(found) // MAX_MEMBERS + 1}"
         bounds = [b"", *(b"%08x" % (number * (2**32 // size)) for number in range(1, size)), None]
         found += [(name, KeyInterval(start or b"", end)) for start, end in pairwise(bounds)]
     return found

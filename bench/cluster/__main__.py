@@ -20,8 +20,9 @@ from typing import Final
 import uvloop
 
 from bench.build import choose
-from bench.cluster import appends, changing_hands, group_commit, stage_latency, takeover, watermark_lag
+from bench.cluster import appends, changing_hands, group_commit, hops, stage_latency, takeover, watermark_lag
 from bench.cluster.costs import Costs
+from bench.cluster.group_commit import CountSizes
 from bench.cluster.system import Components, System, components, system
 from bench.cluster.targets import verdicts
 from bench.cluster.warming import compiling, warm
@@ -35,6 +36,7 @@ from millwheel import MillwheelError
 __all__ = ["main"]
 
 _PATIENCE: Final = 840.0
+_ON_ONE_SYSTEM: Final = ("stage_latency", "append.", "watermark_lag", "interval_", "takeover")
 _INTERVAL_PATIENCE: Final = 1_800.0
 _WORKERS: Final = 2
 
@@ -48,6 +50,7 @@ class Sizes:
     seconds: float = 30.0
     count_warm: int = 300_000
     count: int = 1_000_000
+    count_columns: int = 2_000_000
     repetitions: int = 20
     held_keys: int = 10_000
     held_state: int = 1_000
@@ -56,7 +59,7 @@ class Sizes:
 
 
 _WHOLE: Final = Sizes()
-_QUICK: Final = Sizes(3.0, 3.0, 4.0, 50_000, 100_000, 2, 1_000, 1_000, 5_000, 1)
+_QUICK: Final = Sizes(3.0, 3.0, 4.0, 50_000, 100_000, 400_000, 2, 1_000, 1_000, 5_000, 1)
 _LARGE: Final = Sizes(held_keys=250_000, held_state=4_000)
 
 
@@ -127,23 +130,32 @@ async def _warm(found: Components, sizes: Sizes) -> None:
 
 
 async def _all(found: Components, sizes: Sizes, only: str, figures: list[Row]) -> None:
+    await _warm(found, sizes)
+    counts = CountSizes(sizes.count_warm, sizes.count, sizes.count_columns)
+    if any(_wanted(name, only) for name in _ON_ONE_SYSTEM):
+        await _on_one_system(found, sizes, only, figures)
+    if _wanted("hops", only):
+        figures += await hops.measure(found, say, sizes.warm, sizes.seconds)
+    if any(_wanted(name, only) for name in group_commit.NAMES):
+        figures += await group_commit.measure(found, say, counts, only)
+
+
+async def _on_one_system(found: Components, sizes: Sizes, only: str, figures: list[Row]) -> None:
     async with system(found, say, _WORKERS) as running:
-        await _warm(found, sizes)
         for names, measure in _measurements(running, sizes):
-            if _chosen(names, only):
+            if any(_wanted(name, only) for name in names):
                 say(f"measuring {', '.join(names)}")
                 costs = Costs(running)
                 figures += await measure()
                 say(costs.as_text())
                 cores = costs.cores()
                 figures += [Figure(f"{names[0]}.cores.{kind}", used, "", (used,)) for kind, used in cores.items()]
-    if _chosen(("group_commit",), only):
-        figures += await group_commit.measure(found, say, sizes.count_warm, sizes.count)
+    figures += stage_latency.cost_of_guarantees(one for one in figures if isinstance(one, Figure))
 
 
-def _chosen(names: Sequence[str], only: str) -> bool:
-    """Whether one of the prefixes in ``only`` is that of figures of a measurement."""
-    return any(name.startswith(one) or one.startswith(name) for one in only.split(",") for name in names)
+def _wanted(name: str, only: str) -> bool:
+    """Whether one of the prefixes in ``only`` is that of the figures of a measurement."""
+    return any(name.startswith(one) or one.startswith(name) for one in only.split(","))
 
 
 def _measurements(

@@ -14,10 +14,11 @@ __all__ = ["Costs"]
 
 
 class Costs:
-    """Measures from its creation on."""
+    """Measures from its creation on. ``more``: further processes, by their kind. They may not end before the text."""
 
-    def __init__(self, system: System) -> None:
+    def __init__(self, system: System, more: Mapping[str, int] | None = None) -> None:
         self._system = system
+        self._more = more or {}
         self._began = time.monotonic()
         self._before = self._spent()
         self._idle = psutil.cpu_times().idle
@@ -37,10 +38,15 @@ class Costs:
         """:meth:`cores` as text."""
         return "cores: " + ", ".join(f"{kind} {used:.2f}" for kind, used in self.cores().items())
 
+    def seconds(self) -> float:
+        """The CPU seconds of all these processes together, since the creation."""
+        return sum(seconds - self._before.get(process, 0.0) for process, seconds in self._spent().items())
+
     def _spent(self) -> Mapping[tuple[str, int], float]:
         """CPU seconds by kind and process. A process that was killed is missing, and counts as nothing."""
         components, services = self._system.components, self._system.daemons.services.processes
         kinds = {"Cassandra": components.cassandra.nodes[0].pid, "etcd": components.etcd.members[0].pid}
+        kinds |= self._more
         kinds |= {name: process.pid for name, process in services.items()}
         found = {(name.partition(" ")[0], pid): _cpu(pid) for name, pid in kinds.items()}
         return {**found, ("client", os.getpid()): _cpu(os.getpid())}

@@ -9,109 +9,85 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.cluster.costs import Costs
+from bench.cluster.keyed_count import COLUMNS, HOOKS, CountRun, run_count
 from bench.cluster.measures import percentile
 from bench.cluster.recording import Written, read_entries, worker_code
-from bench.cluster.system import Components, System, system
-from bench.load import expected_results
+from bench.cluster.system import Components, Say, system
 from bench.report import Figure
-from bench.topologies import Count
-from millwheel.client.subscription import Subscription
 from millwheel.model.incarnation import incarnation_of_journal
 
-__all__ = ["measure"]
+__all__ = ["NAMES", "CountSizes", "measure"]
 
-_POINTS: Final = [b"key-02500", b"key-05000", b"key-07500"]
-"""Four intervals. Each of two workers owns two of them."""
 _PATIENCE: Final = 240.0
+_BY_COLUMNS: Final = "cluster.keyed_count.columns"
+NAMES: Final = ("group_commit", _BY_COLUMNS)
+"""How the names of the figures begin."""
 
 
-async def measure(components: Components, say: Callable[[str], None], warm: int, records: int) -> list[Figure]:
-    """Return the share, and the two rates from which it is computed."""
+@dataclass(frozen=True, slots=True)
+class CountSizes:
+    """The numbers of records: of a warm-up, and of what is measured."""
+
+    warm: int
+    hooks: int
+    columns: int
+
+
+async def measure(components: Components, say: Say, sizes: CountSizes, only: str = "") -> list[Figure]:
+    """The share and the rates from which it is computed, and the rate by columns. ``only``: as of the command."""
     folder = components.place / "entries"
+    runs: dict[str, CountRun] = {}
     async with system(components, say, 2, worker_code(folder)) as running:
-        say(f"keyed count: {warm:,} records to warm up")
-        await _count(running, warm)
-        say(f"keyed count: {records:,} records")
-        names, took, costs = await _count(running, records)
-        say(costs)
-    files = sorted(folder.glob("*.entries"))
-    written = [one for file in files for one in read_entries(file) if incarnation_of_journal(one.journal) in names]
-    say(f"the same {len(written):,} entries, {sum(len(one.entry) for one in written) / 1e6:,.0f} MB, as bare appends")
-    bare = await _replay(components, files, names)
-    return [*_figures(records, took, bare), *_profile(records, took, written)]
+        for name, form, records in (("group_commit", HOOKS, sizes.hooks), (_BY_COLUMNS, COLUMNS, sizes.columns)):
+            if name.startswith(only) or only.startswith(name):
+                say(f"keyed count by {form.name}: {sizes.warm:,} records to warm up")
+                await run_count(running, form, sizes.warm)
+                say(f"keyed count by {form.name}: {records:,} records")
+                runs[name] = await run_count(running, form, records)
+                say(runs[name].costs)
+    written = [one for file in sorted(folder.glob("*.entries")) for one in read_entries(file)]
+    figures = []
+    if run := runs.get("group_commit"):
+        bare = await _replay(components, sorted(folder.glob("*.entries")), run.incarnations, say)
+        figures += [*_figures(run, bare), *_profile("group_commit", run, written)]
+    if run := runs.get(_BY_COLUMNS):
+        rate = run.records / run.seconds
+        figures += [Figure(_BY_COLUMNS, rate, "records/s", (rate,)), *_profile(_BY_COLUMNS, run, written)]
+    return figures
 
 
-def _figures(records: int, took: float, bare: float) -> list[Figure]:
+def _figures(run: CountRun, bare: float) -> list[Figure]:
+    share, rate, bare_rate = bare / run.seconds, run.records / run.seconds, run.records / bare
     return [
-        Figure("group_commit.share_of_bare", bare / took, "", (bare / took,)),
-        Figure("group_commit.records_per_s", records / took, "records/s", (records / took,)),
-        Figure("group_commit.bare_per_s", records / bare, "records/s", (records / bare,)),
+        Figure("group_commit.share_of_bare", share, "", (share,)),
+        Figure("group_commit.records_per_s", rate, "records/s", (rate,)),
+        Figure("group_commit.bare_per_s", bare_rate, "records/s", (bare_rate,)),
     ]
 
 
-def _profile(records: int, took: float, written: Sequence[Written]) -> list[Figure]:
-    """A description of the run's commits. It helps to explain a small share."""
-    spans = [(one.ended - one.began) * 1e3 for one in written]
+def _profile(name: str, run: CountRun, written: Sequence[Written]) -> list[Figure]:
+    """A description of the run's commits. It helps to explain a slow run."""
+    own = [one for one in written if incarnation_of_journal(one.journal) in run.incarnations]
+    spans = [(one.ended - one.began) * 1e3 for one in own]
     values = {
-        "entries": (len(written), ""),
-        "entry_kb": (sum(len(one.entry) for one in written) / len(written) / 1e3, "kB"),
+        "cpu_us_per_record": (run.processor_seconds / run.records * 1e6, "µs"),
+        "entries": (len(own), ""),
+        "entry_kb": (sum(len(one.entry) for one in own) / len(own) / 1e3, "kB"),
+        "bytes_per_record": (sum(len(one.entry) for one in own) / run.records, "bytes"),
         "append_p50_ms": (percentile(spans, 0.5), "ms"),
-        "in_flight": (sum(spans) / 1e3 / took, "appends"),
+        "in_flight": (sum(spans) / 1e3 / run.seconds, "appends"),
     }
-    return [Figure(f"group_commit.{name}", value, unit, (value,)) for name, (value, unit) in values.items()]
+    return [Figure(f"{name}.{what}", value, unit, (value,)) for what, (value, unit) in values.items()]
 
 
-async def _count(running: System, records: int) -> tuple[set[str], float, str]:
-    """Run the keyed count. Return the incarnations that had journals, the duration, and the CPU cost."""
-    record = await running.submit("bench.topologies:counts")
-    owners = [running.workers[0], running.workers[0], running.workers[1], running.workers[1]]
-    await running.arrange("counts", "second-counter", _POINTS, owners)
-    await running.log_on("counts", running.workers[0])
-    known = await running.components.catalog()
-    log = known.logs["counts/counts"].incarnation
-    try:
-        wanted = await asyncio.to_thread(expected_results, records)
-        costs = Costs(running)
-        feeder = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "bench.feed", running.address, str(records), "counts"),
-            stdout=asyncio.subprocess.PIPE,
-        )
-        try:
-            ended = await asyncio.wait_for(_collect(running.address, records, wanted), _PATIENCE)
-            spent = costs.as_text()
-            said, _ = await asyncio.wait_for(feeder.communicate(), 30)
-        finally:
-            if feeder.returncode is None:
-                feeder.kill()
-                await feeder.wait()
-    finally:
-        await running.cancel("counts")
-    return {record.incarnations["second-counter"], log}, ended - float(said), spent
-
-
-async def _collect(address: str, records: int, wanted: int) -> float:
-    """Receive and ACK every result. Return when the last one was durable. Raises if results are wrong."""
-    results = counted = 0
-    async with Subscription(
-        "counts", cursor="bench", record_type=Count, address=address, until_end=True, auto_ack=True
-    ) as subscription:
-        async for batch in subscription:
-            results += len(batch)
-            counted += sum(value.count for value in batch.values)
-        await subscription.flush()
-    if (results, counted) != (wanted, records):
-        raise RuntimeError(f"{results} results that count {counted} records, not {wanted} that count {records}")
-    return time.time()
-
-
-async def _replay(components: Components, files: Sequence[Path], names: set[str]) -> float:
+async def _replay(components: Components, files: Sequence[Path], names: set[str], say: Say) -> float:
     """Seconds from the first append to the end of the last one, over all processes."""
+    say("the same entries as bare appends")
     settings = components.store_settings
     command = (sys.executable, "-m", "bench.cluster.replay", settings.contact_points[0], settings.keyspace)
     processes = [

@@ -1,4 +1,7 @@
-"""A worker that keeps the journal entries that it writes, so that a replay can write the entries alone again."""
+"""A worker that keeps the journal entries that it writes, so that a replay can write the entries alone again.
+
+It has windows by columns.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +47,7 @@ def main(folder: str) -> None:
         written.append(Written(journal, began, monotonic(), append.entry))
 
     CassandraStore.append = append  # type: ignore[method-assign]
+    os.environ["MILLWHEEL_WORKER_COLUMNS"] = "true"
     atexit.register(_write, Path(folder), written)
     millwheel_main()
 

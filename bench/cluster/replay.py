@@ -45,7 +45,7 @@ async def main(contact_point: str, keyspace: str, file: str, *prefixes: str) -> 
 
     async def write(name: str, entries: list[bytes]) -> None:
         for commit, entry in enumerate(entries, 1):
-            await store.append(name, Append(1, commit, 0, (), entry))
+            await store.append(name, Append(1, commit, 0, (), entry, deflate=True))
 
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.readline)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from bench.cluster import topologies
@@ -27,7 +27,7 @@ from millwheel import Topology
 from millwheel.client.injector import Injector
 from millwheel.client.subscription import Subscription
 
-__all__ = ["RATE", "measure"]
+__all__ = ["RATE", "cost_of_guarantees", "measure"]
 
 RATE: Final = 500
 _KEYS: Final = 1_000
@@ -69,6 +69,15 @@ def figures(form: str, pings: Sequence[Ping]) -> list[Row]:
             points = histogram(span / 1e6 for span in nanos)
             found.append(Series(f"stage_latency.{form}.{part}histogram", "share by ms", points))
     return found
+
+
+def cost_of_guarantees(found: Iterable[Figure]) -> list[Figure]:
+    """How many times as long a strong stage takes as a plain one, at the median. Empty: one of them is missing."""
+    medians = {figure.name: figure.value for figure in found}
+    strong, plain = (medians.get(f"stage_latency.{form}.p50_ms") for form in ("strong", "plain"))
+    if not (strong and plain):
+        return []
+    return [Figure("stage_latency.strong_over_plain", strong / plain, "", (strong / plain,))]
 
 
 async def _pings(address: str, topology: Topology, warm: float, seconds: float) -> list[Ping]:

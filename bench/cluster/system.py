@@ -23,7 +23,7 @@ from millwheel.rpc.v1 import interval_pb2 as wire
 from millwheel.rpc.v1.common_pb2 import Endpoint
 from millwheel.store.cassandra import CassandraSettings
 
-__all__ = ["Components", "System", "components", "system", "until"]
+__all__ = ["Components", "Say", "System", "components", "system", "until"]
 
 _NAME: Final = "bench"
 _SETTINGS: Final = "\n[master]\nbalance = false\nintervals_per_computation = 1\n"
@@ -44,7 +44,7 @@ class Components:
     @property
     def store_settings(self) -> CassandraSettings:
         """The store settings of the daemons."""
-        return CassandraSettings(self.cassandra.contact_points, keyspace=_NAME)
+        return CassandraSettings(self.cassandra.contact_points, keyspace=_NAME, replication="1")
 
     async def catalog(self) -> Catalog:
         """The coordinator's present records."""
@@ -144,12 +144,14 @@ class System:
 
 
 @asynccontextmanager
-async def system(found: Components, say: Say, workers: int, worker_code: str = "") -> AsyncIterator[System]:
+async def system(
+    found: Components, say: Say, workers: int, worker_code: str = "", more: str = ""
+) -> AsyncIterator[System]:
     """Start masters, authorities and workers, and wait until they serve. They end with the block.
 
-    ``worker_code``: see :class:`Daemons`.
+    ``worker_code``: see :class:`Daemons`. ``more``: further settings, as TOML.
     """
-    settings = settings_of(found.etcd, found.cassandra, _NAME) + _SETTINGS
+    settings = settings_of(found.etcd, found.cassandra, _NAME) + _SETTINGS + more
     daemons = Daemons(found.place, settings, say, workers=workers, worker_code=worker_code)
     say(f"starting {', '.join(daemons.services.processes)}")
     async with daemons, ControlClient(daemons.address, patience=_PATIENCE) as client:

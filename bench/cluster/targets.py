@@ -23,14 +23,17 @@ class Target:
         return value >= self.bound if self.at_least else value <= self.bound
 
     def __str__(self) -> str:
-        return f"{'at least' if self.at_least else 'at most'} {self.bound:g}"
+        return f"{'at least' if self.at_least else 'at most'} {self.bound:,g}"
 
 
 TARGETS: Final = {
-    "stage_latency.strong.p50_ms": Target(8),
-    "stage_latency.strong.p95_ms": Target(30),
+    "stage_latency.strong.p50_ms": Target(4),
+    "stage_latency.strong.p95_ms": Target(12),
+    "stage_latency.strong_over_plain": Target(3),
     "stage_latency.plain.p50_ms": Target(3),
     "group_commit.share_of_bare": Target(0.40, at_least=True),
+    "group_commit.records_per_s": Target(150_000, at_least=True),
+    "cluster.keyed_count.columns": Target(500_000, at_least=True),
     "watermark_lag.per_stage_ms": Target(50),
     "takeover.first_record_ms": Target(2_000),
     **{f"interval_{change}.unavailable_p50_ms": Target(100) for change in ("move", "split", "merge")},

@@ -60,6 +60,15 @@ def _count(found: Readings) -> str:
     return table(("windowed count by key", "records/s", "all runs"), lines)
 
 
+def _cluster_count(found: Readings) -> str:
+    forms = (
+        ("cluster.keyed_count.columns", "windows by columns, from tables of Arrow"),
+        ("group_commit.records_per_s", "a hook by hand"),
+    )
+    lines = [(what, f"**{number(found.value(name))}**") for name, what in forms if name in found.figures]
+    return table(("the same count in a cluster, with its store on the same cores", "records/s"), lines)
+
+
 def _latency(found: Readings) -> str:
     lines = [(f"{rate:,} records/s", *percentiles(found, f"latency.{rate}.")) for rate in (200, 2_000)]
     return table(("two stages on one machine", "p50, ms", "p95, ms", "p99, ms"), lines)
@@ -189,6 +198,7 @@ def _origins(kept: Mapping[str, Kept]) -> str:
 
 _TABLES: Final[Mapping[str, tuple[str, Callable[[Readings], str]]]] = {
     "count": ("count", _count),
+    "cluster-count": ("cluster", _cluster_count),
     "latency": ("latency", _latency),
     "stage": ("cluster", _stage),
     "lag": ("cluster", _lag),

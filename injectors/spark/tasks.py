@@ -70,7 +70,8 @@ def write_partition(
                 if run(_is_in(options, batch)):
                     _drain(batches)
                     return TaskReport(batch, 0, None)
-                partition = Partition(run(open_task(options, sequencer)), options, batch, reader)
+                named = (options.id_column, options.timestamp_column, options.watermark_source)
+                partition = Partition(run(open_task(options, sequencer, named)), options, batch, reader)
             read = reader.read(arrow)
             run(partition.send(read))
             rows += len(read)

@@ -19,12 +19,12 @@ from millwheel.master.hook_failures import hook_failures
 from millwheel.master.leader_changes import leader_problems
 from millwheel.master.loads import FRESH
 from millwheel.master.missing_workers import missing_workers
-from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.replica import MasterReplica, steady_clock
 from millwheel.master.services.events import list_events
 from millwheel.master.services.overview import explain_hold, overview
 from millwheel.master.silences import injected_groups, silence_texts
 from millwheel.master.stream_resolution import refuse_unknown_stream, resolve_stream
+from millwheel.master.topology_plans import refuse_unknown_topology
 from millwheel.master.trouble import (
     link_problems,
     node_problems,
@@ -35,6 +35,7 @@ from millwheel.master.trouble import (
 from millwheel.master.unfed import unfed_problems
 from millwheel.master.views import names_of
 from millwheel.model.catalog import ACTIVE_STATES, Catalog, incarnations_of
+from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.errors import answering
 from millwheel.rpc.hook_failures import AWAITED_PROBLEM
@@ -121,15 +122,10 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         reports = self._replica.book.workers.values()
         response.store.repeating_journals = sum(one.load.repeating_journals for one in reports)
         response.authorities.extend(authorities)
-        for address in sorted({*known.masters, self._replica.address}):
-            record = known.masters.get(address)
-            console = "" if record is None else record.console
-            if address == self._replica.address:
-                console = self._replica.console
-            response.masters.add(address=address, leads=address == self._replica.address, console=console)
+        response.masters.extend(self._masters(known))
         response.workers.extend(self._workers(known))
         response.departed.extend(missing_workers(readable_events(known.events), known.workers, wall_now()))
-        names, backlogs = {}, list[str]()
+        names = {}
         with suppress(DamagedValueError):  # the problems below report the damage
             names = names_of(known)
         for hot in self._replica.hot_keys:
@@ -137,7 +133,29 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
             response.hot_keys.add(
                 topology=topology, computation=computation, key=hot.key, share=hot.share, busy=hot.busy
             )
-            backlogs.append(interval_backlog(known, self._replica.book, hot.incarnation, hot.journal))
+        details = self._problems(known, response, names, silences)
+        response.problem_details.extend(details)
+        response.problems.extend(one.text for one in details)
+        return response
+
+    def _problems(
+        self,
+        known: Catalog,
+        response: wire.GetClusterHealthResponse,
+        names: Mapping[IncarnationId, tuple[str, str]],
+        silences: Iterable[str],
+    ) -> list[wire.HealthProblem]:
+        """Return what an operator should act on.
+
+        Args:
+            known: The catalog.
+            response: The health, without its problems.
+            names: The topology and the name of each computation, by incarnation.
+            silences: The texts about silent injector processes.
+        """
+        backlogs = [
+            interval_backlog(known, self._replica.book, hot.incarnation, hot.journal) for hot in self._replica.hot_keys
+        ]
         details = [
             *cluster_problems(response, bool(known.topologies), backlogs),
             *_under("MillwheelInjectorSilent", silences),
@@ -154,9 +172,16 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
             # While the store does not answer, all work waits for it.
             if not any(one.runbook == "MillwheelStoreFailing" for one in details):
                 details += backlog_problems(known, self._replica.book, explained, wall_now())
-        response.problem_details.extend(details)
-        response.problems.extend(one.text for one in details)
-        return response
+        return details
+
+    def _masters(self, known: Catalog) -> Iterator[wire.MasterHealth]:
+        own = self._replica.address
+        for address in sorted({*known.masters, own}):
+            record = known.masters.get(address)
+            console = "" if record is None else record.console
+            yield wire.MasterHealth(
+                address=address, leads=address == own, console=self._replica.console if address == own else console
+            )
 
     def _troubles(self, known: Catalog, response: wire.GetClusterHealthResponse) -> Iterator[wire.HealthProblem]:
         """Yield what hampers processes, by name."""

@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 
 import grpc
 
-from millwheel.master.injecting import not_finished, refuse_retired
+from millwheel.master.injection_plans import not_finished, refuse_retired
 from millwheel.master.messages import CommitBatch, FinishInjector, OpenInjector, RetireInjector, RetireQuery
 from millwheel.master.observer import MAX_ROWS
 from millwheel.master.replica import MasterReplica

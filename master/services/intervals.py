@@ -10,14 +10,14 @@ from typing import Any, Final
 
 import grpc
 
-from millwheel.master import reshaping
+from millwheel.master import reshape_plans
 from millwheel.master.change_preview import preview_change
 from millwheel.master.handover_hints import refuse_quarantined
 from millwheel.master.messages import IntervalName, MergeIntervals, MoveInterval, ReshapeRequest, SplitInterval
-from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.replica import MasterReplica
 from millwheel.master.services.pages import page_rows
 from millwheel.master.split_point import halving
+from millwheel.master.topology_plans import refuse_unknown_topology
 from millwheel.master.views import names_of
 from millwheel.model.catalog import LIVE_STATES, Catalog
 from millwheel.model.incarnation import IncarnationId
@@ -97,8 +97,8 @@ class IntervalServicer(interval_pb2_grpc.IntervalServiceServicer):
         async def work() -> wire.SplitIntervalResponse:
             split = _split(request)
             known = (await self._replica.term()).catalog
-            if not request.HasField("at") and reshaping.repeated(known, split) is None:
-                at = halving(reshaping.find(known, split.interval), self._replica.book).at
+            if not request.HasField("at") and reshape_plans.repeated(known, split) is None:
+                at = halving(reshape_plans.find(known, split.interval), self._replica.book).at
                 split = replace(split, at=at)
             return wire.SplitIntervalResponse(intervals=(await self._replica.reshape(split)).intervals)
 
@@ -121,7 +121,7 @@ class IntervalServicer(interval_pb2_grpc.IntervalServiceServicer):
 
     async def _get(self, request: wire.GetIntervalRequest) -> wire.GetIntervalResponse:
         known = (await self._replica.term()).catalog
-        place = reshaping.find(known, _name(request.interval))
+        place = reshape_plans.find(known, _name(request.interval))
         topology, computation = names_of(known).get(place.incarnation, ("", ""))
         log = known.log_of(place.incarnation)
         listed = _Listed(place.incarnation, topology, computation, log.stream if log is not None else "")
@@ -234,7 +234,7 @@ def _incarnations(known: Catalog, request: wire.ListIntervalsRequest) -> Iterato
         refuse_unknown_topology(request.topology, known)
     if request.computation:
         one = IntervalName(request.topology, request.computation)
-        yield _Listed(reshaping.incarnation_of(known, one), request.topology, request.computation)
+        yield _Listed(reshape_plans.incarnation_of(known, one), request.topology, request.computation)
         return
     for name, record in sorted(known.topologies.items()):
         if record.state in LIVE_STATES and request.topology in ("", name):

@@ -9,11 +9,11 @@ from typing import Any, Final
 import grpc
 
 from millwheel.client.listings import ComputationListings
-from millwheel.client.places import incarnation_of, owned_interval
+from millwheel.client.owned_intervals import incarnation_of, owned_interval
 from millwheel.client.step_keys import own_keys
-from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.replica import MasterReplica
 from millwheel.master.services.pages import page_rows
+from millwheel.master.topology_plans import refuse_unknown_topology
 from millwheel.model.interval_map import interval_from_proto
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.limits import MAX_KEY_BYTES

@@ -22,9 +22,9 @@ from millwheel.client.dead_letters import DeadLetters, Letter, LetterFilter, Let
 from millwheel.client.dead_letters.letters import UNHANDLED
 from millwheel.client.shown_values import show_value
 from millwheel.master.letter_effects import discard_effects, grouped_refusals, replay_effects
-from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.replica import MasterReplica, steady_clock
 from millwheel.master.services.pages import page_rows
+from millwheel.master.topology_plans import refuse_unknown_topology
 from millwheel.model.catalog import Catalog
 from millwheel.model.stream_names import dead_letter_stream
 from millwheel.model.time import seconds

@@ -10,13 +10,13 @@ from millwheel.client.control import ControlClient
 from millwheel.client.holds.chain import explain_chain
 from millwheel.client.holds.names import GroupNames
 from millwheel.client.holds.watermark import GroupWatermark, held_by, open_authority
-from millwheel.client.places import incarnation_of
+from millwheel.client.owned_intervals import incarnation_of
 from millwheel.master.hook_failures import hook_failures
 from millwheel.master.overview import OverviewRows
-from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.replica import MasterReplica
 from millwheel.master.services.injection import list_injectors
 from millwheel.master.silences import injected_groups
+from millwheel.master.topology_plans import refuse_unknown_topology
 from millwheel.model.catalog import LIVE_STATES
 from millwheel.model.incarnation import injector_group
 from millwheel.rpc.clock import wall_now

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import grpc
 
-from millwheel.master.injecting import refuse_old_hashes
+from millwheel.master.injection_plans import refuse_old_hashes
 from millwheel.master.messages import DeleteLog, EnsureLog
 from millwheel.master.replica import MasterReplica
 from millwheel.master.services.log_cursors import incarnation_without_cursors

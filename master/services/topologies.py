@@ -17,9 +17,9 @@ from millwheel.master.messages import (
     UpdateTopology,
 )
 from millwheel.master.packages import EMPTY_DIGEST, MAX_PACKAGE_BYTES
-from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.replica import MasterReplica
 from millwheel.master.services.pages import page_rows
+from millwheel.master.topology_plans import refuse_unknown_topology
 from millwheel.master.updating import other_specs, same_spec, update_problems
 from millwheel.master.validation import validate
 from millwheel.model.catalog import LIVE_STATES, Catalog, incarnations_of, outputs_of

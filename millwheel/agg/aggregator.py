@@ -15,7 +15,7 @@ from millwheel.sdk.expressions import expression_of
 from millwheel.sdk.records import Record
 from millwheel.sdk.typeinfo import generic_arguments, returned_type
 
-__all__ = ["Aggregator", "adding", "fold_of", "result_type_of"]
+__all__ = ["Aggregator", "adding", "fold_of", "objecting", "objection_of", "result_type_of"]
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -64,6 +64,10 @@ class Aggregator(Generic[A, R]):
     """
     _fold: Fold | None = field(default=None, init=False)
     """How many records are added at once. None: only one after another."""
+    _without_fold: tuple[str, ...] = field(default=(), init=False)
+    """Of several aggregates, the names of those that have no fold."""
+    _objection: str = field(default="", init=False)
+    """Why no new topology may aggregate records of this type. Empty: it may."""
 
     def bind(self, record_type: Any) -> Aggregator[A, R]:
         """The aggregator for records of a type.
@@ -82,6 +86,17 @@ class Aggregator(Generic[A, R]):
 def fold_of(aggregator: Aggregator[Any, Any]) -> Fold | None:
     """How the aggregator adds many records at once, if it can."""
     return aggregator._fold
+
+
+def objection_of(aggregator: Aggregator[Any, Any]) -> str:
+    """Why no new topology may aggregate the records for which this is bound. Empty: it may."""
+    return aggregator._objection
+
+
+def objecting(objection: str, aggregator: Aggregator[A, R]) -> Aggregator[A, R]:
+    """The aggregator, with an objection to the records for which it is bound. Empty: there is none."""
+    aggregator._objection = objection
+    return aggregator
 
 
 def adding(item: str, aggregator: Aggregator[A, R], fold: Fold | None = None) -> Aggregator[A, R]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from millwheel.agg.reading import Reader
 from millwheel.sdk.columns import Fold, NotFoldedError
-from millwheel.sdk.expression_columns import columns_for, computed, truths
+from millwheel.sdk.expression_columns import columns_for, columns_for_truth, computed, truths
 from millwheel.sdk.expressions import Expression, expression_of, plain_function
 
 if TYPE_CHECKING:
@@ -176,8 +176,8 @@ class ChosenFold(Fold):
         self._counts = plain_function(where, record_type)
         self._condition = expression_of(where)
         self.form, self.kinds, self.reads = fold.form, fold.kinds, fold.reads + 1
-        if (one := self._condition) is not None and fold.fields is not None and one.type_in(record_type) is not str:
-            read = columns_for(one, record_type)
+        if (one := self._condition) is not None and fold.fields is not None:
+            read = columns_for_truth(one, record_type)
             self.fields = None if read is None else [*fold.fields, *read]
 
     def read(self, values: Sequence[Any]) -> list[Column]:
@@ -226,6 +226,8 @@ class SeveralFold(Fold):
         self.reads = sum(fold.reads for fold in folds.values())
         fields = [fold.fields for fold in folds.values()]
         self.fields = None if None in fields else [one for each in fields for one in each or ()]
+        unread = [name for name, fold in folds.items() if fold.fields is None]
+        self.why_values = f"it calls a function, or reads what is no plain field: {', '.join(map(repr, unread))}"
 
     def read(self, values: Sequence[Any]) -> list[Column]:
         """See Fold."""

@@ -8,7 +8,7 @@ from itertools import pairwise
 from operator import ne
 from typing import Any, TypeVar, cast
 
-from millwheel.agg.aggregator import Aggregator, adding
+from millwheel.agg.aggregator import Aggregator, adding, objecting
 from millwheel.agg.folds import ChosenFold, CountFold, MeanFold, SumFold, foldable
 from millwheel.agg.reading import NUMBER, Of, Reader, Where, same
 from millwheel.sdk.columns import Fold
@@ -70,9 +70,8 @@ def sum(of: Of = None, item: Any = None, *, where: Where = None) -> Aggregator[A
         item: The type of the numbers and of the sum. By default that of the field.
         where: Which records count, by their values.
     """
-    reader = Reader(of, item)
 
-    def make(kind: Any, record_type: Any = Any) -> Aggregator[Any, Any]:
+    def make(reader: Reader, kind: Any, record_type: Any = Any) -> Aggregator[Any, Any]:
         get = reader.of_records(record_type)
         add = counting(lambda total, record: total + get(record), where)
         source = reader.source(record_type)
@@ -85,11 +84,12 @@ def sum(of: Of = None, item: Any = None, *, where: Where = None) -> Aggregator[A
         )
 
     def specialise(record_type: Any) -> Aggregator[Any, Any]:
-        reader.check_number("sum", record_type, where)
+        reader = Reader(of, item).of_numbers("sum", record_type, where)
         kind = reader.type_in(record_type)
-        return make(int if kind is bool else kind, record_type)  # True and True are 2
+        # True and True are 2.
+        return objecting(reader.objection, make(reader, int if kind is bool else kind, record_type))
 
-    return make(item or NUMBER)
+    return make(Reader(of, item), item or NUMBER)
 
 
 def mean(of: Of = None, *, where: Where = None) -> Aggregator[tuple[int, float], Any]:
@@ -99,13 +99,12 @@ def mean(of: Of = None, *, where: Where = None) -> Aggregator[tuple[int, float],
         of: The field, or a function of the value. By default the value itself.
         where: Which records count, by their values.
     """
-    reader = Reader(of)
-    get = reader.get
 
     def result(a: tuple[int, float]) -> Any:
         return a[1] / a[0] if a[0] else None
 
-    def make(fold: Fold | None = None) -> Aggregator[tuple[int, float], Any]:
+    def make(reader: Reader, fold: Fold | None = None) -> Aggregator[tuple[int, float], Any]:
+        get = reader.get
         one: Aggregator[tuple[int, float], Any] = Aggregator(
             tuple[int, int | float],
             lambda: (0, 0),
@@ -119,11 +118,12 @@ def mean(of: Of = None, *, where: Where = None) -> Aggregator[tuple[int, float],
         return adding("", one, fold)
 
     def specialise(record_type: Any) -> Aggregator[tuple[int, float], Any]:
-        reader.check_number("mean", record_type, where)
+        reader = Reader(of).of_numbers("mean", record_type, where)
         kind = reader.type_in(record_type)
-        return make(of_chosen(MeanFold(kind, reader, record_type), where, record_type) if foldable(kind) else None)
+        fold = MeanFold(kind, reader, record_type) if foldable(kind) else None
+        return objecting(reader.objection, make(reader, of_chosen(fold, where, record_type)))
 
-    return make()
+    return make(Reader(of))
 
 
 def variance(of: Of = None, *, where: Where = None) -> Aggregator[tuple[int, float, float], Any]:
@@ -135,14 +135,16 @@ def variance(of: Of = None, *, where: Where = None) -> Aggregator[tuple[int, flo
         of: The field, or a function of the value. By default the value itself.
         where: Which records count, by their values.
     """
-    get = Reader(of).get
 
-    def add(a: tuple[int, float, float], record: Record[Any]) -> tuple[int, float, float]:
-        # Welford's method: it stays exact where a difference of two large sums would not.
-        number, average, squares = a[0] + 1, a[1], a[2]
-        distance = get(record.value) - average
-        average += distance / number
-        return number, average, squares + distance * (get(record.value) - average)
+    def adder(get: Callable[[Any], Any]) -> Add:
+        def add(a: tuple[int, float, float], record: Record[Any]) -> tuple[int, float, float]:
+            # Welford's method: it stays exact where a difference of two large sums would not.
+            number, average, squares = a[0] + 1, a[1], a[2]
+            distance = get(record.value) - average
+            average += distance / number
+            return number, average, squares + distance * (get(record.value) - average)
+
+        return add
 
     def merge(a: tuple[int, float, float], b: tuple[int, float, float]) -> tuple[int, float, float]:
         number = a[0] + b[0]
@@ -154,20 +156,18 @@ def variance(of: Of = None, *, where: Where = None) -> Aggregator[tuple[int, flo
     def result(a: tuple[int, float, float]) -> Any:
         return a[2] / a[0] if a[0] else None
 
-    return _of_numbers(
-        "variance",
-        of,
-        where,
-        Aggregator(
+    def make(get: Callable[[Any], Any]) -> Aggregator[tuple[int, float, float], Any]:
+        return Aggregator(
             tuple[int, float, float],
             lambda: (0, 0.0, 0.0),
-            counting(add, where),
+            counting(adder(get), where),
             merge,
             result,
             float if where is None else float | None,
             differ=lambda a, b: result(a) != result(b),
-        ),
-    )
+        )
+
+    return _of_numbers("variance", of, where, make)
 
 
 def histogram(of: Of, edges: Sequence[float], *, where: Where = None) -> Aggregator[list[int], list[int]]:
@@ -183,27 +183,36 @@ def histogram(of: Of, edges: Sequence[float], *, where: Where = None) -> Aggrega
     """
     if not edges or any(a >= b for a, b in pairwise(edges)):
         raise UsageError(f"histogram takes edges in increasing order, not {list(edges)!r:.80}")
-    get = Reader(of).get
 
-    def add(counts: list[int], record: Record[Any]) -> list[int]:
-        counts[bisect_right(edges, get(record.value))] += 1
-        return counts
+    def adder(get: Callable[[Any], Any]) -> Add:
+        def add(counts: list[int], record: Record[Any]) -> list[int]:
+            counts[bisect_right(edges, get(record.value))] += 1
+            return counts
+
+        return add
 
     def merge(a: list[int], b: list[int]) -> list[int]:
         return [one + other for one, other in zip(a, b, strict=True)]
 
-    counts = Aggregator[list[int], list[int]](
-        list[int], lambda: [0] * (len(edges) + 1), counting(add, where), merge, same, list[int]
-    )
-    return _of_numbers("histogram", of, where, counts)
+    def make(get: Callable[[Any], Any]) -> Aggregator[list[int], list[int]]:
+        return Aggregator(
+            list[int], lambda: [0] * (len(edges) + 1), counting(adder(get), where), merge, same, list[int]
+        )
+
+    return _of_numbers("histogram", of, where, make)
 
 
-def _of_numbers(called: str, of: Of, where: Where, aggregator: Aggregator[A, Any]) -> Aggregator[A, Any]:
-    """The aggregator, which is refused for records where ``of`` is no number."""
+def _of_numbers(
+    called: str, of: Of, where: Where, make: Callable[[Callable[[Any], Any]], Aggregator[A, Any]]
+) -> Aggregator[A, Any]:
+    """The aggregator that ``make`` returns for a function that reads ``of``. It takes numbers alone."""
 
     def specialise(record_type: Any) -> Aggregator[A, Any]:
-        Reader(of).check_number(called, record_type, where)
+        return of_reader(Reader(of).of_numbers(called, record_type, where))
+
+    def of_reader(reader: Reader) -> Aggregator[A, Any]:
+        aggregator = objecting(reader.objection, make(reader.get))
+        aggregator.specialise = specialise
         return aggregator
 
-    aggregator.specialise = specialise
-    return aggregator
+    return of_reader(Reader(of))

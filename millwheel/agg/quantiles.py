@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from millwheel.agg.aggregator import Aggregator
+from millwheel.agg.aggregator import Aggregator, objecting
 from millwheel.agg.numbers import counting
 from millwheel.agg.reading import Of, Reader, Where
 from millwheel.sdk.errors import UsageError
@@ -127,34 +127,37 @@ def _sketch(
     if not 0.001 <= error <= 0.5:
         raise UsageError(f"the error of a quantile is from 0.001 to 0.5, not {error}")
     shares = [Fraction(str(q)) for q in qs]  # as it is written: 0.07 of 100 numbers are 7, in floats a little more
-    reader, parts = Reader(of), ceil(1 / (2 * Fraction(str(error))))
-    get = reader.get
+    parts = ceil(1 / (2 * Fraction(str(error))))
 
     def new() -> NumberCounts:
         return NumberCounts(parts)
 
-    def add(sketch: NumberCounts, record: Record[Any]) -> NumberCounts:
-        number = float(get(record.value)) + 0.0  # -0.0 becomes 0.0: they are equal, and low is one of them
-        if not isfinite(number):
-            raise ValueError(f"a quantile has no place for {number}: exclude it, by where=")
-        bucket = _buckets_of(sketch.parts).bucket_of(number)
-        sketch.counts[bucket] = sketch.counts.get(bucket, 0) + 1
-        sketch.low, sketch.high = min(sketch.low, number), max(sketch.high, number)
-        return sketch
+    def adder(get: Callable[[Any], Any]) -> Callable[[NumberCounts, Record[Any]], NumberCounts]:
+        def add(sketch: NumberCounts, record: Record[Any]) -> NumberCounts:
+            number = float(get(record.value)) + 0.0  # -0.0 becomes 0.0: they are equal, and low is one of them
+            if not isfinite(number):
+                raise ValueError(f"a quantile has no place for {number}: exclude it, by where=")
+            bucket = _buckets_of(sketch.parts).bucket_of(number)
+            sketch.counts[bucket] = sketch.counts.get(bucket, 0) + 1
+            sketch.low, sketch.high = min(sketch.low, number), max(sketch.high, number)
+            return sketch
+
+        return add
 
     def results(sketch: NumberCounts) -> Any:
         middle_of = _buckets_of(sketch.parts).middle_of
         wanted = _at(sketch.counts, shares)
         return shape([min(max(middle_of(bucket), sketch.low), sketch.high) for bucket in wanted])
 
-    def make() -> Aggregator[NumberCounts, Any]:
-        return Aggregator(NumberCounts, new, counting(add, where), _merge, results, result_type, specialise)
+    def make(reader: Reader) -> Aggregator[NumberCounts, Any]:
+        add = counting(adder(reader.get), where)
+        made = Aggregator(NumberCounts, new, add, _merge, results, result_type, specialise)
+        return objecting(reader.objection, made)
 
     def specialise(record_type: Any) -> Aggregator[NumberCounts, Any]:
-        reader.check_number("quantile", record_type, where)
-        return make()
+        return make(Reader(of).of_numbers("quantile", record_type, where))
 
-    return make()
+    return make(Reader(of))
 
 
 def _merge(one: NumberCounts, other: NumberCounts) -> NumberCounts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, Final, get_origin
 
@@ -30,10 +30,15 @@ _NO_NUMBERS: Final = frozenset({str, bytes, tuple, list, dict, set, frozenset})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reader:
-    """Reads ``of`` from a value. ``item`` is the type of what is read. None: the type of the records determines it."""
+    """Reads ``of`` from a value. ``item`` is the type of what is read. None: the type of the records determines it.
+
+    ``objection``: why such records are no good input, as what is read may be None. A None is then a TypeError with this
+    text. Empty: there is none.
+    """
 
     of: Of
     item: Any = None
+    objection: str = ""
 
     def __post_init__(self) -> None:
         if isinstance(self.of, Expression) and self.of.operator == "col":
@@ -58,8 +63,11 @@ class Reader:
         kind = type_at(record_type, self.of)
         return NUMBER if kind is None else kind
 
-    def check_number(self, called: str, record_type: Any, where: Where = None) -> None:
-        """Check that what is read of values of a type may be a number.
+    def of_numbers(self, called: str, record_type: Any, where: Where = None) -> Reader:
+        """The reader of numbers from values of a type. It has an objection if some may be None, and ``where`` is none.
+
+        That is no error here: a topology that runs was perhaps submitted when this was no mistake, and must load. It is
+        refused where a topology is checked (``TopologyGraph.object_to``).
 
         Args:
             called: The aggregate.
@@ -67,8 +75,7 @@ class Reader:
             where: Which records count: they may be those with a number.
 
         Raises:
-            UsageError: The type has no such field. Or what is read may be a text, a collection or, without ``where``,
-                None.
+            UsageError: The type has no such field. Or what is read may be a text or a collection.
         """
         kind = self.type_in(record_type)
         parts = members(kind)
@@ -78,15 +85,19 @@ class Reader:
         )
         if some and (any(some) if where is None else all(some)):
             raise UsageError(f"{read} is {type_name(kind)}: name a field of numbers")
-        if where is None and type(None) in parts:
-            raise UsageError(
-                f"{read} is {type_name(kind)}: leave out the records without a number by where=, or read a function "
-                "that returns a number for them"
-            )
+        if where is not None or type(None) not in parts:
+            return self
+        return replace(
+            self,
+            objection=f"{read} is {type_name(kind)}: leave out the records without a number by where=, or read a "
+            "function that returns a number for them",
+        )
 
     @property
     def get(self) -> Callable[[Any], Any]:
         """The function that reads a value."""
+        if self.objection:
+            return _no_none(replace(self, objection="").get, self.objection)
         if self.of is None:
             return same
         if isinstance(self.of, str):
@@ -95,6 +106,8 @@ class Reader:
 
     def source(self, record_type: Any) -> str:
         """Python source that reads the variable ``value``. Empty: only ``get`` can."""
+        if self.objection:
+            return ""
         if self.of is None:
             return "value"
         if isinstance(self.of, str) and has_attributes(record_type, self.of):
@@ -105,6 +118,8 @@ class Reader:
 
     def of_records(self, record_type: Any = Any) -> Callable[[Record[Any]], Any]:
         """The function that reads the value of a record. It is faster where the type shows that ``of`` is a field."""
+        if self.objection:
+            return _no_none(replace(self, objection="").of_records(record_type), self.objection)
         if self.of is None:
             return attrgetter("value")
         if isinstance(self.of, str) and has_attributes(record_type, self.of):
@@ -125,6 +140,18 @@ def _numbers(get: Callable[[Any], Any]) -> Callable[[Record[Any]], Any]:
                 f"an aggregate's function returned {value!r:.80}, and states no type, so it is taken for a number: "
                 f"name a field instead, or write a function that is annotated to return {type_name(type(value))}"
             )
+        return value
+
+    return read
+
+
+def _no_none(get: Callable[[Any], Any], objection: str) -> Callable[[Any], Any]:
+    """Reads by ``get``. A None is a TypeError, which says what to do."""
+
+    def read(source: Any) -> Any:
+        value = get(source)
+        if value is None:
+            raise TypeError(f"this record has None, and {objection}")
         return value
 
     return read

@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 import msgspec
 from msgspec.structs import asdict
 
-from millwheel.agg.aggregator import Aggregator, adding, result_type_of
+from millwheel.agg.aggregator import Aggregator, adding, objecting, objection_of, result_type_of
 from millwheel.agg.folds import SeveralFold
 from millwheel.agg.numbers import one_more, plus
 from millwheel.agg.reading import always, same
@@ -41,7 +41,8 @@ def several(aggregators: Mapping[str, Aggregator[Any, Any]]) -> Aggregator[Any, 
         result_type=typed_dict("Row", {name: result_type_of(each) for name, each in aggregators.items()}),
         specialise=lambda record_type: several({name: each.bind(record_type) for name, each in aggregators.items()}),
     )
-    return adding("", by_name, one._fold)
+    by_name._without_fold = one._without_fold
+    return objecting(objection_of(one), adding("", by_name, one._fold))
 
 
 def combined(aggregators: Mapping[str, Aggregator[Any, Any]]) -> Aggregator[Any, Any]:
@@ -72,7 +73,10 @@ def combined(aggregators: Mapping[str, Aggregator[Any, Any]]) -> Aggregator[Any,
         lambda record_type: combined({name: one.bind(record_type) for name, one in aggregators.items()}),
         compiled["differ"],
     )
-    return adding("", made, SeveralFold(folds, accumulator) if len(folds) == len(aggregators) else None)
+    made._without_fold = tuple(name for name in aggregators if name not in folds)
+    objections = [f"{name}: {text}" for name, one in aggregators.items() if (text := objection_of(one))]
+    fold = SeveralFold(folds, accumulator) if len(folds) == len(aggregators) else None
+    return objecting("; ".join(objections), adding("", made, fold))
 
 
 def _compile(accumulator: type, row: type, aggregators: Mapping[str, Aggregator[Any, Any]]) -> dict[str, Any]:

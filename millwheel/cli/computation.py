@@ -16,7 +16,7 @@ from millwheel.cli.reaching import ask
 from millwheel.cli.records import summarize_topology
 from millwheel.cli.waiting import wait_for_update
 from millwheel.client.control import ControlClient
-from millwheel.client.places import split_place
+from millwheel.client.owned_intervals import split_computation_name
 from millwheel.model.catalog import outputs_of
 from millwheel.model.wording import state_name
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
@@ -149,7 +149,7 @@ def add(
 
     The new computation receives records from now on. It starts without state.
     """
-    topology, computation = split_place(place)
+    topology, computation = split_computation_name(place)
     packaged = load(target, include or (), sign_key)
     packaged.topology.check()
 
@@ -174,7 +174,7 @@ def remove(
     timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
     """Remove one computation. What it had produced is delivered; its state and its pending records are deleted."""
-    topology, computation = split_place(place)
+    topology, computation = split_computation_name(place)
     if not yes:
         confirm(f"Remove computation {place}, and delete its state for good?")
 

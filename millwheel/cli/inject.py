@@ -123,7 +123,10 @@ def inject_file(
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
 ) -> None:
-    """Inject records from files, one a line. A file that is read again has no second effect, if it only grew."""
+    """Inject the records of files: each line has one.
+
+    A file that is read again has no second effect, if it only grew.
+    """
     directory, names = (root.parent, glob.escape(root.name)) if root.is_file() else (root, pattern)
     if tail and finish:
         raise typer.BadParameter("a tail has no end at which to finish", param_hint="--finish")

@@ -45,7 +45,11 @@ def list_injectors(
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
-    """List injector processes with their low watermarks."""
+    """List injector processes with their low watermarks.
+
+    The cluster keeps no totals of their records. The metrics of a process have what it has sent, and what has no ACK
+    yet: millwheel_injector_sent_records_total and millwheel_injector_unacked_records.
+    """
 
     async def work() -> tuple[list[injection.InjectorStatus], list[catalog.TopologyRecord]]:
         async with ControlClient(address, deadline=timeout) as client:

@@ -13,7 +13,7 @@ from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
 from millwheel.cli.reaching import ask
 from millwheel.cli.records import plain_interval
-from millwheel.client.places import split_place
+from millwheel.client.owned_intervals import split_computation_name
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.hook_failures import absence_text, blocks, computation_text, failed_lately, heading
@@ -77,7 +77,7 @@ def list_intervals(
     The column busy has the share of the time in which an interval works, or its hooks wait for something outside. The
     intervals of a worker share its time: their shares add up to that of the worker.
     """
-    topology, computation = split_place(place) if "/" in place else (place, "")
+    topology, computation = split_computation_name(place) if "/" in place else (place, "")
 
     listed = ask(lambda client: client.list_intervals(topology, computation), address, timeout)
     if output is not OutputFormat.TABLE:
@@ -157,7 +157,7 @@ def _name(name: str, key: str | None) -> wire.IntervalName:
         if key is not None:
             raise typer.BadParameter(f"{name!r} names an interval already: leave --key out", param_hint="--key")
         return wire.IntervalName(journal=name)
-    topology, computation = split_place(name)
+    topology, computation = split_computation_name(name)
     interval = wire.IntervalName(topology=topology, computation=computation)
     if key is not None:
         interval.key = key.encode()

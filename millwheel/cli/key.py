@@ -14,7 +14,7 @@ from millwheel.cli.key_list import list_keys
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Place, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table
 from millwheel.client.control import ControlClient
-from millwheel.client.places import incarnation_of, owned_interval, split_place
+from millwheel.client.owned_intervals import incarnation_of, owned_interval, split_computation_name
 from millwheel.client.step_keys import own_keys
 from millwheel.model.interval_map import interval_from_proto
 from millwheel.model.limits import MAX_KEY_BYTES
@@ -49,7 +49,7 @@ def inspect(
 
     Example: millwheel key inspect zeitgeist/window-counter "cat videos"
     """
-    topology, computation = split_place(place)
+    topology, computation = split_computation_name(place)
     found, failure, shown = asyncio.run(_inspect(topology, computation, key, address, timeout))
     if output is not OutputFormat.TABLE:
         print_plain(found, output)

@@ -13,7 +13,7 @@ from millwheel.cli.output import OutputFormat, print_plain, print_table
 from millwheel.cli.reaching import ask
 from millwheel.client.control import ControlClient
 from millwheel.client.listings import ComputationListings, KeyPage
-from millwheel.client.places import split_place
+from millwheel.client.owned_intervals import split_computation_name
 from millwheel.model.interval_map import interval_from_proto
 from millwheel.model.keys import KeyInterval, past
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
@@ -37,7 +37,7 @@ def list_keys(
 
     Example: millwheel key list zeitgeist/window-counter --prefix cat
     """
-    topology, computation = split_place(place)
+    topology, computation = split_computation_name(place)
     within = keys_within(prefix.encode(), first.encode())
 
     async def work(client: ControlClient) -> KeyPage:

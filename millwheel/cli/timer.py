@@ -12,7 +12,7 @@ from millwheel.cli.output import OutputFormat, print_plain, print_table
 from millwheel.cli.reaching import ask
 from millwheel.client.control import ControlClient
 from millwheel.client.listings import ComputationListings, OwnedTimer
-from millwheel.client.places import split_place
+from millwheel.client.owned_intervals import split_computation_name
 from millwheel.model.interval_map import interval_from_proto
 from millwheel.model.time import Duration, Timestamp, format_duration, format_timestamp
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
@@ -46,7 +46,7 @@ def list_timers(
 
     Example: millwheel timer list zeitgeist/window-counter --limit 10
     """
-    topology, computation = split_place(place)
+    topology, computation = split_computation_name(place)
 
     async def work(client: ControlClient) -> tuple[list[OwnedTimer], bool]:
         listings = ComputationListings(await client.get_topology(topology), computation, timeout)

@@ -18,8 +18,8 @@ from millwheel.client.holds.cause import HoldCause
 from millwheel.client.holds.chain import explain_chain
 from millwheel.client.holds.names import GroupNames
 from millwheel.client.holds.watermark import GroupWatermark, held_by, open_authority, read_watermark
+from millwheel.client.owned_intervals import incarnation_of, split_computation_name
 from millwheel.client.percentiles import PercentileWatermark, basis_points, read_percentile
-from millwheel.client.places import incarnation_of, split_place
 from millwheel.model.catalog import LIVE_STATES
 from millwheel.model.connector_parts import PART_NAMES, connector_parts
 from millwheel.model.incarnation import injector_group
@@ -146,7 +146,7 @@ def explain(
     timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
     """Say what holds a low watermark back: the interval, record, timer or injector process at the root of it."""
-    topology, computation = split_place(place)
+    topology, computation = split_computation_name(place)
     found, cause = asyncio.run(_explain(topology, computation, address, timeout))
     if output is not OutputFormat.TABLE:
         print_plain(_plain(topology, computation, found, cause), output)

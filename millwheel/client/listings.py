@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Final
 
-from millwheel.client.places import incarnation_of, owned_interval, owned_intervals
+from millwheel.client.owned_intervals import incarnation_of, owned_interval, owned_intervals
 from millwheel.model.interval_map import interval_from_proto
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.channel import open_channel

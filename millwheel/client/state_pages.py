@@ -16,7 +16,7 @@ from typing import Final
 import grpc
 
 from millwheel.client.control import DEFAULT_ADDRESS, ControlClient
-from millwheel.client.places import incarnation_of, owned_intervals, split_place
+from millwheel.client.owned_intervals import incarnation_of, owned_intervals, split_computation_name
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.interval_map import interval_from_proto
 from millwheel.model.keys import ALL_KEYS, KeyInterval
@@ -61,7 +61,7 @@ class StatePages:
         self.incarnation = IncarnationId(incarnation)
         self.spec = specs.ComputationSpec()
         """The computation's declaration, once it was found."""
-        self._topology, self._name = split_place(computation)
+        self._topology, self._name = split_computation_name(computation)
         self._patience = patience
         self._control = ControlClient(address)
         self._intervals: Sequence[catalog.IntervalRecord] = ()

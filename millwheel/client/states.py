@@ -21,7 +21,7 @@ import grpc
 
 from millwheel.client.background import BackgroundLoop
 from millwheel.client.control import DEFAULT_ADDRESS, ControlClient
-from millwheel.client.places import incarnation_of, owned_interval, owners_of, split_place
+from millwheel.client.owned_intervals import incarnation_of, owned_interval, owners_of, split_computation_name
 from millwheel.model.backoff import Backoff
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.limits import MAX_KEY_BYTES
@@ -72,7 +72,7 @@ class StateReader(Generic[State]):
         patience: float = 60.0,
     ) -> None:
         self.computation = computation
-        self._topology, self._name = split_place(computation)
+        self._topology, self._name = split_computation_name(computation)
         self._decode = codec_for(state_type, f"the state of {computation}", codec).decode
         self._patience = patience
         self._control = ControlClient(address)

@@ -21,7 +21,7 @@ from millwheel.model.traces import RecordTraces
 
 __all__ = [
     "ID_BYTES",
-    "MOST_BETWEEN",
+    "MAX_POSITION_SPAN",
     "BatchIds",
     "Delivery",
     "DeliveryIds",
@@ -35,7 +35,7 @@ __all__ = [
 ID_BYTES = 16
 """The length of an opaque or batch id."""
 _each_id: Final = Struct(f"{ID_BYTES}s").iter_unpack
-MOST_BETWEEN: Final = 1 << 32
+MAX_POSITION_SPAN: Final = 1 << 32
 """The positions of one complete delivery are less than this apart. Receivers could not store what larger ranges are
 joined to. A sender gives the positions of such a delivery singly."""
 

@@ -1,5 +1,7 @@
 """The envelope of every stored value: one byte of format version, four bytes of checksum, then the payload.
 
+A journal entry may be deflated: then its length and a zlib stream stand in place of the payload.
+
 A value that is damaged, or that newer software wrote, is never decoded. Reading it raises
 :class:`~millwheel.errors.CorruptValueError`, which names the value.
 """
@@ -7,17 +9,42 @@ A value that is damaged, or that newer software wrote, is never decoded. Reading
 from __future__ import annotations
 
 import struct
+import zlib
 from typing import Final
 from zlib import crc32
 
 from millwheel.errors import CorruptValueError
 
-__all__ = ["FORMAT_VERSION", "HEADER_BYTES", "pack_header", "unwrap", "wrap"]
+__all__ = [
+    "DEFLATED_VERSION",
+    "FORMAT_VERSION",
+    "HEADER_BYTES",
+    "MAX_DEFLATED_BYTES",
+    "pack_header",
+    "unwrap",
+    "wrap",
+    "wrap_deflated",
+]
 
 FORMAT_VERSION: Final = 1
-"""The version that this software writes. It reads no other."""
+"""The version of a value whose payload is as it is."""
+
+DEFLATED_VERSION: Final = 2
+"""The version of a value whose payload is deflated. A cluster has such values from format ``DEFLATED_ENTRIES`` on."""
+
+MAX_DEFLATED_BYTES: Final = 16 << 20
+"""The longest payload that is deflated, so that a reader knows how much memory one may take."""
+
+_DEFLATE_FROM: Final = 24 << 10
+"""Shorter payloads stay as they are: to deflate one costs about as much as the store saves (decision 10)."""
+_SAMPLE_BYTES: Final = 4_096
+_WORTH: Final = 0.8
+"""Deflated values are at most this share of the payload, and so is the sample."""
+_LEVEL: Final = 1
+"""zlib's fastest level: 5 ns a byte."""
 
 _HEADER: Final = struct.Struct("<BI")
+_LENGTH: Final = struct.Struct("<I")
 HEADER_BYTES: Final = _HEADER.size
 
 pack_header = _HEADER.pack
@@ -29,6 +56,23 @@ def wrap(payload: bytes) -> bytes:
     return pack_header(FORMAT_VERSION, crc32(payload)) + payload
 
 
+def wrap_deflated(payload: bytes) -> bytes:
+    """Return ``payload`` as ``wrap`` does, but deflated if that makes it clearly smaller. Equal payloads give equal
+    values.
+
+    What cannot be deflated costs little: the first bytes are tried before the rest.
+    """
+    size = len(payload)
+    if not _DEFLATE_FROM <= size <= MAX_DEFLATED_BYTES:
+        return wrap(payload)
+    if len(zlib.compress(payload[:_SAMPLE_BYTES], _LEVEL)) > _WORTH * _SAMPLE_BYTES:
+        return wrap(payload)
+    deflated = _LENGTH.pack(size) + zlib.compress(payload, _LEVEL)
+    if len(deflated) > _WORTH * size:
+        return wrap(payload)
+    return pack_header(DEFLATED_VERSION, crc32(deflated)) + deflated
+
+
 def unwrap(value: bytes | None, where: str) -> bytes:
     """Return the payload of ``value``; CorruptValueError naming ``where`` if missing, damaged or of another format."""
     if value is None:
@@ -36,10 +80,26 @@ def unwrap(value: bytes | None, where: str) -> bytes:
     if len(value) < HEADER_BYTES:
         raise CorruptValueError(where, f"{len(value)} bytes are too few for a stored value")
     version, checksum = _HEADER.unpack_from(value)
-    if version != FORMAT_VERSION:
-        raise CorruptValueError(where, f"format {version}, and this software reads format {FORMAT_VERSION}")
+    if version not in (FORMAT_VERSION, DEFLATED_VERSION):
+        known = f"{FORMAT_VERSION} and {DEFLATED_VERSION}"
+        raise CorruptValueError(where, f"format {version}, and this software reads formats {known}")
     payload = value[HEADER_BYTES:]
     actual = crc32(payload)
     if actual != checksum:
         raise CorruptValueError(where, f"checksum {actual:08x} where {checksum:08x} was written")
+    return payload if version == FORMAT_VERSION else _inflated(payload, where)
+
+
+def _inflated(deflated: bytes, where: str) -> bytes:
+    """The payload. It never takes more memory than the length that is stated, which has a bound."""
+    length = _LENGTH.unpack_from(deflated)[0] if len(deflated) >= _LENGTH.size else 0
+    if not 0 < length <= MAX_DEFLATED_BYTES:
+        raise CorruptValueError(where, f"a deflated value of {length:,} bytes, at most {MAX_DEFLATED_BYTES:,} may be")
+    stream = zlib.decompressobj()
+    try:
+        payload = stream.decompress(deflated[_LENGTH.size :], length + 1)
+    except zlib.error as error:
+        raise CorruptValueError(where, f"a deflated value that cannot be read: {error}") from error
+    if len(payload) != length or not stream.eof or stream.unused_data:
+        raise CorruptValueError(where, f"a deflated value that has not the {length:,} bytes that it states")
     return payload

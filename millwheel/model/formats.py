@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["COLUMNS", "FORKS", "NEWEST_FORMAT", "OLDEST_FORMAT", "POSITION_RANGES", "RESULT_COLUMNS"]
+__all__ = [
+    "COLUMNS",
+    "DEFLATED_ENTRIES",
+    "FORKS",
+    "NEWEST_FORMAT",
+    "OLDEST_FORMAT",
+    "POSITION_RANGES",
+    "RESULT_COLUMNS",
+]
 
 NEWEST_FORMAT: Final = 4
 """The newest format that this version knows. A new cluster begins with it."""
@@ -22,6 +30,9 @@ They may also send records as columns."""
 RESULT_COLUMNS: Final = 4
 """The first format of clusters whose workers write productions as columns: entries of format 4. They also state
 complete positions."""
+
+DEFLATED_ENTRIES: Final = 4
+"""The first format of clusters whose entries in Cassandra may be deflated: envelopes of version 2."""
 
 OLDEST_FORMAT: Final = 1
 """The oldest format that this version still reads and writes. Version 0.1.0 stored no format, which reads as 0."""

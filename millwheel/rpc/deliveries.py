@@ -10,7 +10,7 @@ from operator import lt
 from typing import Any, Final, Generic, TypeVar
 
 from millwheel.model.deliveries import (
-    MOST_BETWEEN,
+    MAX_POSITION_SPAN,
     BatchIds,
     Delivery,
     DeliveryIds,
@@ -102,12 +102,7 @@ def encode_delivery(delivery: Delivery, token: int) -> wire.DeliverRequest:
         waited_us=delivery.waited,
         waited_span_us=delivery.span,
     )
-    if isinstance(delivery.values, RecordColumns):
-        request.columns.CopyFrom(delivery.values.to_wire())
-    else:
-        request.keys.extend(delivery.keys)
-        request.values.extend(delivery.values)
-        request.timestamps_us.extend(delivery.timestamps)
+    _encode_records(request, delivery)
     if sender.keys is not None:
         request.sender.keys.start = sender.keys.start
         if sender.keys.end is not None:
@@ -120,7 +115,24 @@ def encode_delivery(delivery: Delivery, token: int) -> wire.DeliverRequest:
         request.order.number, request.order.after, request.order.pending_us = order.number, order.after, order.pending
         request.order.streams.extend(order.streams)
         request.order.asks = order.asks
-    ids = delivery.ids
+    _encode_ids(request, delivery.ids)
+    if request.HasField("columns") or request.positions.HasField("first"):
+        # An earlier version would take it for a delivery without records or ids. It must not own it.
+        request.newer_journal, request.journal = request.journal, ""
+    return request
+
+
+def _encode_records(request: wire.DeliverRequest, delivery: Delivery) -> None:
+    """Add the columns of keys, values and timestamps."""
+    if isinstance(delivery.values, RecordColumns):
+        request.columns.CopyFrom(delivery.values.to_wire())
+    else:
+        request.keys.extend(delivery.keys)
+        request.values.extend(delivery.values)
+        request.timestamps_us.extend(delivery.timestamps)
+
+
+def _encode_ids(request: wire.DeliverRequest, ids: DeliveryIds) -> None:
     if isinstance(ids, PositionIds):
         request.positions.sequence = ids.sequence
         request.positions.mark = ids.mark
@@ -136,10 +148,6 @@ def encode_delivery(delivery: Delivery, token: int) -> wire.DeliverRequest:
         request.batch.query = ids.query
         request.batch.batch = ids.batch
         request.batch.ids = b"".join(ids.ids)
-    if request.HasField("columns") or request.positions.HasField("first"):
-        # An earlier version would take it for a delivery without records or ids. It must not own it.
-        request.newer_journal, request.journal = request.journal, ""
-    return request
 
 
 def decode_delivery(request: wire.DeliverRequest, channel: Any) -> Delivery:
@@ -220,7 +228,7 @@ def _decode_positions(proto: wire.PositionIds, count: int) -> PositionIds:
         positions = list(positions)
         if proto.complete and not all(map(lt, positions, islice(positions, 1, None))):
             raise ValueError("positions that are complete rise")
-        if proto.complete and positions and positions[-1] - positions[0] >= MOST_BETWEEN:
+        if proto.complete and positions and positions[-1] - positions[0] >= MAX_POSITION_SPAN:
             raise ValueError(f"positions that are complete are not {positions[-1] - positions[0]:,} apart")
     return PositionIds(proto.sequence, proto.mark, positions, list(proto.unacked), proto.complete)
 

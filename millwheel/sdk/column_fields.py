@@ -12,11 +12,13 @@ from typing import Any, Final, get_origin
 
 import msgspec
 
-from millwheel.sdk.exact_types import behind, is_plain_struct
+from millwheel.sdk.exact_types import behind, is_plain_struct, unless_none
 from millwheel.sdk.typeinfo import cached_by_type
 
 __all__ = ["ColumnFields", "column_fields"]
 
+_IN_COLUMNS: Final = (bool, int, float, str, bytes)
+"""The types of the values of columns."""
 _EMPTY: Final = (list, dict, set, bytearray)
 """Functions that make a default, and are no user's code."""
 
@@ -40,9 +42,22 @@ class ColumnFields:
             closed: Whether it refuses values with other fields.
         """
         self._names = {one.name: one.encode_name for one in fields}
-        self._types = {one.encode_name: behind(one.type) for one in fields}
+        self._types = {one.encode_name: behind(unless_none(one.type) or one.type) for one in fields}
+        """What the column of a field has exactly. A field that may be None takes it, too: no column has nulls."""
         self._needed = {one.encode_name for one in fields if one.required or not _has_plain_default(one)}
         self._closed = closed
+
+    def problem(self, wanted: Iterable[tuple[str, type]]) -> str:
+        """Why no columns can have some fields of the records. Empty: there may be such columns. See ``columns_of``."""
+        needed = {name: self._types[name] for name in self._needed}
+        for name, kind in needed.items():
+            if kind not in _IN_COLUMNS:
+                return f"the field {name!r} of its records is no plain text, number or truth value"
+        for field, kind in wanted:
+            found = self._types.get(self._names.get(field, ""))
+            if found is not kind:
+                return f"the field {field!r} of its records is no plain {kind.__name__}"
+        return ""
 
     def columns_of(self, wanted: Iterable[tuple[str, type]], columns: Mapping[str, type]) -> list[str] | None:
         """The columns that have some fields of the records.

@@ -42,6 +42,8 @@ class Fold(ABC):
 
     None: what it reads is in values alone.
     """
+    why_values = "an aggregate calls a function, or reads what is no plain field"
+    """Why ``fields`` is None."""
 
     @abstractmethod
     def read(self, values: Sequence[Any]) -> list[Column]:

@@ -9,11 +9,12 @@ from typing import Any
 
 from millwheel.model.stream_names import full_name, local_name
 from millwheel.sdk.codecs import StateCodec, ValueCodec, ValueFormat, codec_for
-from millwheel.sdk.column_fields import ColumnFields, column_fields
+from millwheel.sdk.column_plan import column_reading, why_hooks
+from millwheel.sdk.column_reading import ColumnReading
 from millwheel.sdk.columns import ColumnWindows
 from millwheel.sdk.computation import Computation, overrides_timer_hook
 from millwheel.sdk.context import Context
-from millwheel.sdk.declarations import DerivedStream, Reading, as_it_is
+from millwheel.sdk.declarations import DerivedStream, Reading
 from millwheel.sdk.errors import UsageError, did_you_mean
 from millwheel.sdk.growing.codec import any_state_codec
 from millwheel.sdk.growing.fields import is_growing
@@ -21,7 +22,7 @@ from millwheel.sdk.keys import KeyExtractor, encode_key
 from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.plan import Plan, PlannedStream
 from millwheel.sdk.reading import hook_name, one_reading, reading_hook, values_read
-from millwheel.sdk.records import Record, Timer
+from millwheel.sdk.records import EncodeAll, Record, Timer
 from millwheel.sdk.topology import TopologyGraph
 
 __all__ = ["CompiledComputation", "compile_computation", "consumers_of"]
@@ -81,9 +82,10 @@ class CompiledComputation:
     """Whether no hook begins before the commits of former ones are durable: see ``Computation._writes``."""
     windows: ColumnWindows | None = None
     """How windows are kept by columns. None: each pane is in the state of its key, or it has no windows."""
-    column_fields: Mapping[str, ColumnFields] = field(default_factory=dict)
-    """By input stream: how windows by columns read fields of its records from columns. A stream without: from values
-    alone."""
+    column_readings: Mapping[str, ColumnReading] = field(default_factory=dict)
+    """By input stream: how windows by columns read its records from columns. A stream without: from values alone."""
+    encode_all: Mapping[str, EncodeAll] = field(default_factory=dict)
+    """By output stream of a source: the encoder of many values, each as its own encoder does."""
     remedy: str = ""
     """What helps if its hooks fail. Empty: what helps with all user code. See ``Computation._remedy``."""
     topology: str = ""
@@ -155,12 +157,17 @@ def compile_computation(
         feeds=computation._feeds,
         writes=computation._writes,
         windows=windows,
-        column_fields={}
+        column_readings={}
         if windows is None
         else {
             stream: found
             for stream, called in names.items()
-            if (found := _column_fields(plan.streams[called], readings.get(called, ()))) is not None
+            if isinstance(found := column_reading(plan.streams[called], readings.get(called, ())), ColumnReading)
+        },
+        encode_all={
+            stream: _codec_of(name, plan.streams[stream]).verify_all
+            for stream in declared.outputs
+            if computation._feeds and verify
         },
         remedy=computation._remedy,
         topology=topology.name,
@@ -179,7 +186,7 @@ def _by_columns(
 
     ``verify``: whether values are checked when they are encoded.
     """
-    if not options.strong or any(len(each) > 1 for each in readings.values()):
+    if why_hooks(computation, options, readings):
         return None
     windows = computation._by_columns()
     if windows is None:
@@ -189,13 +196,6 @@ def _by_columns(
     plain = codec.format is ValueFormat.MSGPACK and stream.type == windows.result_type
     encode, by_columns = codec.verify_all if verify else None, windows.encode_columns if plain else None
     return replace(windows, encode=encode, encode_columns=by_columns)
-
-
-def _column_fields(stream: PlannedStream, readings: Sequence[Reading]) -> ColumnFields | None:
-    """How fields of a stream's records are read from columns. A filter, a function or a user's codec needs values."""
-    if _codec(stream).format is not ValueFormat.MSGPACK or any(one.convert is not as_it_is for one in readings):
-        return None
-    return column_fields(stream.type)
 
 
 def consumers_of(topology: TopologyGraph, stream: str) -> list[tuple[str, Callable[[Any], bytes]]]:

@@ -79,6 +79,10 @@ class Computation(ABC, Generic[In, State]):
         """How its windows are kept by columns. Steps of the library override it."""
         return None
 
+    def _why_hooks(self) -> str:
+        """Why its records run in hooks. Empty: ``_by_columns`` says how its windows are kept. It overrides both."""
+        return "it has no tumbling windows of aggregates"
+
     def _reads(self) -> str:
         """What it reads from outside, which an update must not change. Steps of the library override it."""
         return ""

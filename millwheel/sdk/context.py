@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import repeat
 from typing import Any, Final, Generic, TypeVar
 
 from millwheel.model.limits import MAX_VALUE_BYTES
 from millwheel.model.time import LAST_TIMESTAMP, Timestamp
 from millwheel.sdk.context_timers import TimersAndHold
-from millwheel.sdk.effects import ProducedColumns, Production
+from millwheel.sdk.effects import ProducedColumns, ProducedRead, Production
 from millwheel.sdk.errors import (
     ProductionTimestampError,
     UndeclaredStreamError,
@@ -39,13 +38,15 @@ _ENCODED_AT_ONCE: Final = 64
 class Context(TimersAndHold, Generic[State]):
     """Access to all data of one key (figure 7). It is valid only while the hook that received it runs."""
 
-    __slots__ = ("_cell", "_dropped", "_earliest", "_origin", "_productions", "_stamp")
+    __slots__ = ("_cell", "_dropped", "_earliest", "_origin", "_productions", "_read", "_stamp")
 
     def __init__(self, key: bytes, cell: StateCell, scope: Scope) -> None:
         self._key = key
         self._cell = cell
         self._scope = scope
         self._productions: list[Production] | None = None
+        # What a source has read at once. It comes before the other productions.
+        self._read: ProducedRead | None = None
         self._timers = None
         self._produced = 0
         self._dropped = 0
@@ -165,7 +166,7 @@ class Context(TimersAndHold, Generic[State]):
     def _produce_all(self, binding: OutputBinding, values: Sequence[Any], stamps: Sequence[int], most: int) -> bool:
         """Produce records of usual times, as ``_produce`` does one by one. A source has a thousand at once.
 
-        They may be behind the hook's hold, as all records of sources may.
+        They may be behind the hook's hold, as all records of sources may. They stay columns on their way to consumers.
 
         Args:
             binding: The output. It has no derived streams.
@@ -174,28 +175,27 @@ class Context(TimersAndHold, Generic[State]):
             most: Up to so many bytes, with what the key has produced since the last commit. So there are not too many.
 
         Returns:
-            False, and nothing is produced, if one of them fails or is too large. One by one, the records before it are
-            produced, and it says what is wrong.
+            False, and nothing is produced, if one of them fails or is too large, or if the key has productions that no
+            commit has. One by one, the records before it are produced, and it says what is wrong.
         """
+        if binding.route_all is None or self._read is not None or self._productions is not None:
+            return False
+        encode = binding.encode_all or partial(_encode_each, binding.encode)
         try:
-            encoded = _encode_up_to(most - self._produced, partial(_encode_each, binding.encode), values)
-            if encoded is None:
+            encoded = _encode_up_to(most - self._produced, encode, values)
+            if encoded is None or len(encoded) != len(values):
                 return False
-            targets = list(map(binding.route, values))
+            targets = binding.route_all(values)
         except Exception:
             return False
         size = sum(map(len, encoded)) + len(values) * (len(binding.stream) + len(self._key) + _PRODUCTION_BYTES)
-        for each in targets:
-            for consumer, key in each:
-                size += len(consumer) + len(key)
+        for consumer, keys in targets:
+            content = len(keys) * len(values) if isinstance(keys, bytes) else sum(map(len, keys))
+            size += content + len(consumer) * len(values)
         if self._produced + size > most:
             return False
         self._made(size)
-        if self._productions is None:
-            self._productions = []
-        self._productions.extend(
-            map(Production, repeat(binding.stream), encoded, stamps, targets, repeat(self._origin))
-        )
+        self._read = ProducedRead(binding.stream, encoded, stamps, targets, self._origin)
         return True
 
     def _add(self, production: Production) -> None:

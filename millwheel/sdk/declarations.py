@@ -16,9 +16,11 @@ from millwheel.sdk.codecs import Codec
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation, input_and_state_types
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import Problem, did_you_mean
+from millwheel.sdk.expressions import Expression
 from millwheel.sdk.keys import KeyExtractor
 from millwheel.sdk.option_checks import computation_option_problems
 from millwheel.sdk.options import ComputationOptions, LateAction, Retention
+from millwheel.sdk.selections import Selection
 from millwheel.sdk.typeinfo import accepts, normalise, type_name
 
 __all__ = [
@@ -95,6 +97,11 @@ class Reading:
     """The type of the values that the hook gets. UNKNOWN if nothing states it."""
     convert: Callable[[Any], Any]
     """The value that the hook gets, or DROPPED. It is ``as_it_is`` where only the name differs."""
+    steps: tuple[Expression | Selection, ...] | None = None
+    """What ``convert`` does: an expression drops the values for which it is false, and a selection replaces a value.
+
+    None: it does something else, such as calling a function.
+    """
 
 
 @dataclass(slots=True)

@@ -6,14 +6,15 @@ compiles them, so they are apart from what does the work.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Any
 
 import msgspec
 
 from millwheel.model.incarnation import IncarnationId
 
-__all__ = ["ProducedColumns", "Production", "TimerSetting"]
+__all__ = ["ProducedColumns", "ProducedRead", "Production", "TimerSetting", "each_target"]
 
 
 class TimerSetting(msgspec.Struct, frozen=True, gc=False):
@@ -49,3 +50,33 @@ class ProducedColumns(msgspec.Struct, frozen=True):
     keys: Sequence[bytes]
     values: Sequence[bytes]
     targets: Sequence[tuple[tuple[IncarnationId, bytes], ...]]
+
+
+class ProducedRead(msgspec.Struct, frozen=True):
+    """Records of one stream that a hook of a source has produced at once: columns of equal length.
+
+    ``targets`` are their consumers. Each has the keys of the records there, or the key that all of them have.
+    """
+
+    stream: str
+    values: list[bytes]
+    timestamps: Sequence[int]
+    targets: tuple[tuple[IncarnationId, bytes | list[bytes]], ...]
+    origin: Any = None
+
+    def productions(self) -> list[Production]:
+        """The records one by one."""
+        count = len(self.values)
+        targets = each_target(self.targets, count)
+        of_all = repeat(self.stream, count), self.values, self.timestamps, targets, repeat(self.origin, count)
+        return list(map(Production, *of_all))
+
+
+def each_target(
+    targets: Sequence[tuple[IncarnationId, bytes | list[bytes]]], count: int
+) -> Iterable[tuple[tuple[IncarnationId, bytes], ...]]:
+    """The consumers of each of so many records, with its keys there."""
+    if not any(isinstance(keys, list) for _, keys in targets):
+        return repeat(tuple(targets), count)  # type: ignore[arg-type]
+    columns = [zip(repeat(name), keys if isinstance(keys, list) else repeat(keys, count)) for name, keys in targets]
+    return zip(*columns, strict=True)

@@ -20,7 +20,7 @@ import msgspec
 from millwheel.model.time import Timestamp
 from millwheel.sdk.typeinfo import cached_by_type
 
-__all__ = ["Exact", "behind", "exact_test", "exact_test_of_all", "is_plain_struct", "is_writable"]
+__all__ = ["Exact", "behind", "exact_test", "exact_test_of_all", "is_plain_struct", "is_writable", "unless_none"]
 
 Exact = Callable[[Any], bool]
 """True if the classes of a value's parts prove that it is of its type. False proves nothing."""
@@ -83,7 +83,7 @@ class _TestSource:
         if depth > _MAX_DEPTH:
             raise _NoTestError
         indent = "    " * depth
-        present = _unless_none(annotation)
+        present = unless_none(annotation)
         if present is not None:
             yield f"{indent}if {name} is not None:"
             yield from self.test(present, name, depth + 1)
@@ -174,7 +174,7 @@ def is_writable(name: str) -> bool:
     return name.isidentifier() and not iskeyword(name) and normalize("NFKC", name) == name
 
 
-def _unless_none(annotation: Any) -> Any:
+def unless_none(annotation: Any) -> Any:
     """``T`` of ``T | None``; None for any other type."""
     if get_origin(annotation) not in (Union, UnionType):
         return None

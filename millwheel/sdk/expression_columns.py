@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from millwheel.sdk.columns import NotFoldedError
+from millwheel.sdk.exact_types import unless_none
 from millwheel.sdk.expressions import Expression
+from millwheel.sdk.field_paths import type_at
+from millwheel.sdk.typeinfo import supertype
 
 if TYPE_CHECKING:
     from millwheel.sdk.columns import Column
 
-__all__ = ["columns_for", "computed", "truths"]
+__all__ = ["columns_for", "columns_for_truth", "computed", "kind_in_columns", "truths"]
 
 _ARITHMETIC: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "+": operator.add,
@@ -41,6 +45,9 @@ _OF_TEXTS: Final = {
     ">=": "greater_equal",
 }
 """Arrow's functions. Texts have the order of their characters, and so have their bytes in UTF-8."""
+_IN_COLUMNS: Final = (bool, int, float, str)
+"""The types of fields that are read from columns."""
+_NUMBERS: Final = (bool, int, float)
 _MOST: Final = (1 << 63) - 1
 _EXACT: Final = 1 << 53
 """Integers up to it, and their negatives, are exact as floats."""
@@ -56,19 +63,60 @@ class _Operand(NamedTuple):
 
 
 def columns_for(expression: Expression, record_type: Any) -> list[tuple[str, type]] | None:
-    """The fields that an expression reads of values of a type, each with its type. None: columns cannot compute it."""
-    kind = expression.type_in(record_type)
-    if expression.operator == "col":
-        path = expression.parts[0]
-        return [(path, kind)] if kind in (bool, int, float, str) and "." not in path else None
-    if expression.operator == "const":
-        (value,) = expression.parts
+    """The fields that an expression reads of values of a type, each with its type. None: columns cannot compute it.
+
+    A field that may be None has the type that it has otherwise: where it is None, there is no column without nulls.
+
+    Raises:
+        UsageError: As by ``Expression.type_in``.
+    """
+    expression.type_in(record_type)
+    fields: list[tuple[str, type]] = []
+    return fields if _kind(expression, record_type, fields) is not None else None
+
+
+def kind_in_columns(expression: Expression, record_type: Any) -> type | None:
+    """The type of what columns compute. None: they cannot compute it."""
+    return _kind(expression, record_type, [])
+
+
+def columns_for_truth(expression: Expression, record_type: Any) -> list[tuple[str, type]] | None:
+    """As ``columns_for``, for :func:`truths`: None also of a text."""
+    fields = columns_for(expression, record_type)
+    return None if _kind(expression, record_type, []) is str else fields
+
+
+def _kind(one: Expression, record_type: Any, fields: list[tuple[str, type]]) -> type | None:
+    """The type of what columns compute. None: they cannot. It appends the fields that are read."""
+    if one.operator == "col":
+        (path,) = one.parts
+        kind = type_at(record_type, path)
+        kind = supertype(unless_none(kind) or kind)
+        if kind not in _IN_COLUMNS or "." in path:
+            return None
+        fields.append((path, kind))
+        return cast("type", kind)
+    if one.operator == "const":
+        (value,) = one.parts
         items = value if isinstance(value, tuple) else (value,)
-        return [] if all(type(one) is not int or -_MOST <= one <= _MOST for one in items) and kind else None
-    if expression.operator == "in" and expression.parts[0].type_in(record_type) is float:
+        fits = all(type(item) is not int or -_MOST <= item <= _MOST for item in items)
+        return type(items[0]) if fits else None
+    kinds = [_kind(part, record_type, fields) for part in one.parts]
+    if one.operator in ("&", "|", "~"):
+        return bool if all(kind is bool for kind in kinds) else None
+    if one.operator == "in":
+        return bool if _likes(*kinds) and float not in kinds else None
+    if one.operator in _COMPARISONS:
+        with_none = one.operator in ("==", "!=") and kinds.count(NoneType) == 1 and None not in kinds
+        return bool if with_none or _likes(*kinds) else None
+    if not all(kind in _NUMBERS for kind in kinds):
         return None
-    parts = [columns_for(one, record_type) for one in expression.parts]
-    return None if None in parts else [field for part in parts for field in part or ()]
+    return float if one.operator == "/" or float in kinds else int
+
+
+def _likes(one: type | None, other: type | None) -> bool:
+    """Whether both are texts, or both are numbers."""
+    return one is other is str or (one in _NUMBERS and other in _NUMBERS)
 
 
 def computed(expression: Expression, columns: Mapping[str, Any]) -> Column:
@@ -89,7 +137,11 @@ def computed(expression: Expression, columns: Mapping[str, Any]) -> Column:
 
 
 def truths(expression: Expression, columns: Mapping[str, Any]) -> Column:
-    """Whether the expression is true for each record, as ``if`` takes it. Of an expression without texts.
+    """Whether the expression is true for each record, as ``if`` takes it.
+
+    Args:
+        expression: It reads the fields that ``columns_for_truth`` says.
+        columns: As for :func:`computed`.
 
     Raises:
         NotFoldedError: As by :func:`computed`.
@@ -150,6 +202,9 @@ def _calculated(sign: str, one: _Operand, other: _Operand) -> _Operand:
 def _compared(sign: str, one: _Operand, other: _Operand) -> Any:
     import numpy as np
 
+    for this, that in ((one, other), (other, one)):
+        if that.items is None:  # no field in a column is None
+            return np.full(len(this.items), sign == "!=")
     if isinstance(other.items, tuple):
         if one.bounds is not None:
             return np.isin(_integers(one), np.array(other.items, np.int64))

@@ -16,8 +16,10 @@ __all__ = [
     "FixedRoute",
     "GrowingStates",
     "OutputBinding",
+    "RouteOfAll",
     "Scope",
     "StateCell",
+    "route_of_all",
 ]
 
 UNSET: Any = object()
@@ -40,23 +42,49 @@ class FixedRoute:
         return self.targets
 
 
+RouteOfAll = Callable[[Sequence[Any]], tuple[tuple[IncarnationId, bytes | list[bytes]], ...]]
+"""The targets of many values: each consumer with the key of each value, or with the one key of all values."""
+
+
+def route_of_all(
+    keyed: Sequence[tuple[IncarnationId, Callable[[Any], bytes]]], fixed: Sequence[tuple[IncarnationId, bytes]] = ()
+) -> RouteOfAll:
+    """The route to consumers that each extract a key of their own, and to ``fixed`` consumers and keys.
+
+    It raises what an extractor raises. One by one, it is found for which value.
+    """
+
+    def route(values: Sequence[Any]) -> tuple[tuple[IncarnationId, bytes | list[bytes]], ...]:
+        found = [(consumer, list(map(extract, values))) for consumer, extract in keyed]
+        if any(len(keys) != len(values) for _, keys in found):  # map() takes a user's StopIteration for the end
+            raise ValueError("a function of keys has raised StopIteration")
+        return (*found, *fixed)
+
+    return route
+
+
 class OutputBinding:
     """One output ``stream``, by its full name: ``encode`` a value, and ``route`` it to the consumers' keys.
 
-    Each value is also expanded into values of ``derived`` streams, by a function for each of them.
+    Each value is also expanded into values of ``derived`` streams, by a function for each of them. ``encode_all`` and
+    ``route_all`` do the same for many values of a source. None: there is no such way, or nothing reads a source here.
     """
 
-    __slots__ = ("derived", "encode", "route", "stream")
+    __slots__ = ("derived", "encode", "encode_all", "route", "route_all", "stream")
 
     def __init__(
         self,
         stream: str,
         encode: Callable[[Any], bytes],
         route: Callable[[Any], tuple[tuple[IncarnationId, bytes], ...]],
+        route_all: RouteOfAll | None = None,
+        encode_all: Callable[[Sequence[Any]], list[bytes]] | None = None,
     ) -> None:
         self.stream = stream
         self.encode = encode
+        self.encode_all = encode_all
         self.route = route
+        self.route_all = route_all
         self.derived: tuple[tuple[OutputBinding, Callable[[Any], Iterable[Any]]], ...] = ()
 
 

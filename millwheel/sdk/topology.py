@@ -42,6 +42,7 @@ class TopologyGraph:
         self._declarations: list[StreamDeclaration] = []
         self._added: list[ComputationDeclaration] = []
         self._derived: list[DerivedStream] = []
+        self._objections: list[Problem] = []
         self._planned: tuple[Plan, list[Problem]] | None = None
         self._spec = topology_pb2.TopologySpec()
 
@@ -57,6 +58,7 @@ class TopologyGraph:
         other.name = name
         other._declarations, other._added = list(self._declarations), list(self._added)
         other._derived, other._planned = list(self._derived), None
+        other._objections = list(self._objections)
         return other
 
     def add(
@@ -107,6 +109,18 @@ class TopologyGraph:
             self._declarations.append(declaration)
         self._planned = None
 
+    def object_to(self, computation: str, why: str) -> None:
+        """Note a mistake that earlier versions submitted. It is refused when the topology is checked.
+
+        Invariant: a topology that runs also loads after an upgrade. So :meth:`plan`, by which workers load it, has no
+        such mistakes. A check that is added later, and refuses what was submitted before, belongs here.
+
+        Args:
+            computation: The name of the computation with the mistake.
+            why: What is wrong, and what to do.
+        """
+        self._objections.append(Problem(f"computation {computation!r}", why))
+
     def is_fed(self, stream: str) -> bool:
         """Whether other programs write the stream: injectors, or another topology."""
         fed = (StreamKind.SOURCE, StreamKind.EXTERNAL)
@@ -118,7 +132,7 @@ class TopologyGraph:
         Returns:
             The mistakes; an empty list if there are none.
         """
-        return list(self._examine()[1])
+        return [*self._examine()[1], *self._objections]
 
     def check(self) -> None:
         """Raise an error if the topology has mistakes.
@@ -126,13 +140,14 @@ class TopologyGraph:
         Raises:
             TopologyError: The topology has mistakes. The error lists all of them.
         """
-        self.plan()
+        if problems := self.validate():
+            raise TopologyError(self.name, problems)
 
     def plan(self) -> Plan:
-        """The plan of the topology, for the code that runs it.
+        """The plan of the topology, for the code that runs it. Unlike :meth:`check`, it takes what runs already.
 
         Raises:
-            TopologyError: The topology has mistakes.
+            TopologyError: The topology has mistakes, beside those of :meth:`object_to`.
         """
         plan, problems = self._examine()
         if problems:

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.replica import MasterReplica
+from millwheel.master.topology_plans import refuse_unknown_topology
 from millwheel.model.backoff import Backoff
 from millwheel.model.catalog import ACTIVE_STATES, Catalog, OwnedInterval, incarnations_of, outputs_of
 from millwheel.model.catalog_keys import CLUSTER_SETTINGS, SEQUENCER, topology_key

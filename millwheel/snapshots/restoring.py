@@ -16,10 +16,10 @@ from typing import Final
 
 from millwheel.master.forks import refuse_fork
 from millwheel.master.messages import AbandonRestore, BeginRestore, RestoreTopology
-from millwheel.master.plans import name_taken, refuse_problems
 from millwheel.master.replica import MasterReplica
 from millwheel.master.restores import repeated_restore
 from millwheel.master.term import Term
+from millwheel.master.topology_plans import name_taken, refuse_problems
 from millwheel.master.validation import validate
 from millwheel.model.catalog import LIVE_STATES, Catalog
 from millwheel.model.formats import COLUMNS
@@ -36,7 +36,7 @@ from millwheel.snapshots.location import SnapshotFolder
 from millwheel.snapshots.manifest import read_manifest
 from millwheel.snapshots.renaming import RenamedJournal
 from millwheel.store.contract import Append, JournalExistsError, PartId, StateRow, StateStore
-from millwheel.store.repetition import CertainCalls
+from millwheel.store.repetition import RetriedCalls
 from millwheel.store.sequencer_allocation import SequencerBlock, reserve_sequencers
 from millwheel.worker.names import RestoredNames
 
@@ -208,7 +208,7 @@ class _StoreWriter:
         self._store = store
         self._fresh = fresh
         self._term = term
-        self._certain = CertainCalls("restore")
+        self._retried = RetriedCalls("restore")
         self._rows: list[StateRow] = []
         self._size = 0
         self._rows_of: tuple[IncarnationId, str] = IncarnationId(""), ""
@@ -262,8 +262,8 @@ class _StoreWriter:
 
     async def _call(self, call: Callable[[], Awaitable[object]]) -> None:
         self._term.check()
-        await self._certain.call(call)
+        await self._retried.call(call)
 
     async def _append(self, journal: str, append: Append) -> None:
         self._term.check()
-        await self._certain.append(self._store, journal, append)
+        await self._retried.append(self._store, journal, append)

@@ -106,7 +106,8 @@ class Append:
 
     The same atomic write replaces the head's ``truncation_point`` and ``parts``. All parts that it names
     were acknowledged before. With ``sync`` False the store may acknowledge before the write is on disk. This is for
-    computations that have both exactly-once and strong productions switched off.
+    computations that have both exactly-once and strong productions switched off. With ``deflate`` the store may
+    deflate the entry: each process of the cluster can read that.
     """
 
     sequencer: int
@@ -115,6 +116,7 @@ class Append:
     parts: tuple[PartId, ...]
     entry: bytes
     sync: bool = True
+    deflate: bool = False
 
 
 class StateRow(msgspec.Struct, frozen=True, gc=False):

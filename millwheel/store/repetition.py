@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from millwheel.model.backoff import Backoff
 from millwheel.store.contract import Append, SequencerRefusedError, StateStore, StoreUnavailableError
 
-__all__ = ["CertainCalls"]
+__all__ = ["RetriedCalls"]
 
 log = logging.getLogger("millwheel.store")
 
@@ -21,8 +21,8 @@ _BACKOFF: Final = Backoff(0.02, 2.0)
 """Seconds between two attempts. The delay doubles each time, with jitter."""
 
 
-class CertainCalls:
-    """The calls of one owner of a journal. A call that is repeated has the identical bytes."""
+class RetriedCalls:
+    """The calls of one owner of a journal. A call is repeated, with identical bytes, until its outcome is known."""
 
     def __init__(self, owner: str, unavailable: tuple[type[Exception], ...] = (StoreUnavailableError,)) -> None:
         """``owner``: its name in the log. ``unavailable``: the errors that leave the outcome unknown."""

@@ -27,7 +27,17 @@ from millwheel.sdk.topology import TopologyGraph
 from millwheel.sdk.typeinfo import type_name
 from millwheel.streams.checked import refuse_unknown
 from millwheel.streams.derivations import DerivedKeyExtractor, KeyTexts, derivation_of
-from millwheel.streams.steps import Branch, are_disjoint, compiled, expands, keeps_value, on_a_copy, to_one
+from millwheel.streams.steps import (
+    Branch,
+    are_disjoint,
+    compiled,
+    expands,
+    keeps_value,
+    key_before,
+    known_steps,
+    on_a_copy,
+    to_one,
+)
 
 __all__ = ["Input", "Keyed", "StepOptions", "declare_step", "other_side", "outer_sides", "refuse_dead_letters", "sides"]
 
@@ -175,7 +185,7 @@ def _reading(given: Input, branch: Branch, copy: Callable[[Any], Any] | None) ->
     """``copy``: None if the branch is the only one that reads the record's value."""
     steps = branch.steps if copy is None else on_a_copy(branch.steps, copy)
     convert = to_one(steps) if steps else as_it_is
-    return Reading(given.port or branch.stream, given.record_type, convert)
+    return Reading(given.port or branch.stream, given.record_type, convert, known_steps(steps))
 
 
 def _problem(read: Sequence[tuple[Input, Branch]]) -> str:
@@ -216,6 +226,10 @@ def _key_of(topology: TopologyGraph, stream: str, read: Sequence[tuple[Input, Br
     """
     if _keyed_as_they_are(read):
         return read[0][0].extractor
+    if len(read) == 1 and (found := key_before(read[0][1].steps, read[0][0].extractor)) is not None:
+        extractor, record_type = found
+        if not may_be_without_key(extractor, record_type):
+            return extractor
     keyed = [(one, branch) for one, branch in read if not expands(branch.steps)]
     copy = copier(topology, stream)
     pipelines = [

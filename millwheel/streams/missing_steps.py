@@ -33,7 +33,19 @@ STATEFUL_STEPS: Final = (
 )
 """The steps that only a keyed stream has."""
 
-STATELESS_STEPS: Final = ("filter", "flat_map", "key_by", "map", "named", "only", "peek", "sample", "split", "union")
+STATELESS_STEPS: Final = (
+    "filter",
+    "flat_map",
+    "key_by",
+    "map",
+    "named",
+    "only",
+    "peek",
+    "sample",
+    "select",
+    "split",
+    "union",
+)
 """The steps that only a stream without a key has."""
 
 NAMES_ELSEWHERE: Final = {

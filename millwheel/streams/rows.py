@@ -11,6 +11,7 @@ from typing import Any, Final, get_args, get_type_hints
 import msgspec
 
 from millwheel.agg import Aggregator
+from millwheel.agg.aggregator import objection_of
 from millwheel.agg.reading import NUMBER
 from millwheel.agg.several import combined
 from millwheel.model.time import Timestamp
@@ -31,7 +32,7 @@ from millwheel.sdk.typeinfo import (
 from millwheel.streams.declaring import Input
 from millwheel.windows.result import Row
 
-__all__ = ["aggregates_by_name", "row_of"]
+__all__ = ["aggregates_by_name", "bound", "row_of"]
 
 _OF_WINDOW: Final[Mapping[str, Any]] = {"key": str, "start": Timestamp, "end": Timestamp, "revision": int}
 
@@ -46,9 +47,21 @@ def aggregates_by_name(
     """
     if not aggregates:
         raise UsageError(f"aggregate({name!r}) has no aggregate: add one, such as n=agg.count()")
-    aggregator = combined(aggregates).bind(given.known_type)
+    aggregator = bound(name, combined(aggregates), given)
     values = get_type_hints(aggregator.result_type)
     return aggregator, row_of(into, values, given.extractor, given.known_type, windowed=windowed)
+
+
+def bound(name: str, aggregator: Aggregator[Any, Any], given: Input) -> Aggregator[Any, Any]:
+    """The aggregator of step ``name`` for the records of its input. The topology gets the objections to them.
+
+    Raises:
+        UsageError: It reads a field that the records do not have, or one that it cannot aggregate.
+    """
+    found = aggregator.bind(given.known_type)
+    if objection := objection_of(found):
+        given.topology.object_to(name, objection)
+    return found
 
 
 def row_of(

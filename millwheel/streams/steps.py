@@ -7,12 +7,14 @@ or reads the stream.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from millwheel.sdk.declarations import DROPPED
-from millwheel.sdk.expressions import expression_of
+from millwheel.sdk.expressions import Expression, expression_of
 from millwheel.sdk.function_code import may_change_its_argument
+from millwheel.sdk.keys import KeyExtractor
+from millwheel.sdk.selections import Selection, selection_of
 
 __all__ = [
     "Branch",
@@ -26,6 +28,8 @@ __all__ = [
     "divide",
     "expands",
     "keeps_value",
+    "key_before",
+    "known_steps",
     "on_a_copy",
     "to_many",
     "to_one",
@@ -88,6 +92,38 @@ def expands(steps: Sequence[Step]) -> bool:
 def keeps_value(steps: Sequence[Step]) -> bool:
     """Whether each value that passes is unchanged, and of the same type as those that do not."""
     return all(isinstance(step, Filter) for step in steps)
+
+
+def known_steps(steps: Sequence[Step]) -> tuple[Expression | Selection, ...] | None:
+    """What the steps do, in expressions and selections alone. None: one of them calls another function."""
+    found: list[Expression | Selection] = []
+    for step in steps:
+        known: Expression | Selection | None = None
+        if isinstance(step, Filter):
+            known = expression_of(step.keep)
+        elif isinstance(step, Map):
+            known = selection_of(step.function)
+        if known is None:
+            return None
+        found.append(known)
+    return tuple(found)
+
+
+def key_before(steps: Sequence[Step], extractor: KeyExtractor) -> tuple[KeyExtractor, Any] | None:
+    """The same key, read from the values before the steps, and the type of these. None: only the steps say it.
+
+    There is a selection among the steps, and all that is no selection is a filter.
+    """
+    fields, record_type, found = extractor.fields, None, False
+    for step in reversed(steps):
+        if isinstance(step, Filter):
+            continue
+        selection = selection_of(step.function) if isinstance(step, Map) else None
+        sources = [] if selection is None else [selection.source_of(path) for path in fields]
+        if selection is None or not sources or None in sources:
+            return None
+        fields, record_type, found = tuple(map(str, sources)), selection.record_type, True
+    return (replace(extractor, fields=fields), record_type) if found else None
 
 
 def are_disjoint(one: Sequence[Step], other: Sequence[Step]) -> bool:

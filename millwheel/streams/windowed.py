@@ -14,7 +14,7 @@ from millwheel.streams.declaring import Input, StepOptions, declare_step, other_
 from millwheel.streams.joining import JoinSteps
 from millwheel.streams.missing_steps import MissingSteps
 from millwheel.streams.result_types import item_result, one_result
-from millwheel.streams.rows import aggregates_by_name
+from millwheel.streams.rows import aggregates_by_name, bound
 from millwheel.streams.spread import declare_phases
 from millwheel.streams.steps import Branch
 from millwheel.streams.stream import Stream
@@ -133,7 +133,7 @@ class WindowedStream(MissingSteps, Generic[T]):
                     f"aggregate({name!r}) gets one aggregator and also {', '.join(aggregates)}: give each aggregate by "
                     "a name, such as n=agg.count(), and options of the computation as options={'late': mw.Late.DROP}"
                 )
-            aggregator = result.bind(given.known_type)
+            aggregator = bound(name, result, given)
         elif aggregates:
             aggregator, row = aggregates_by_name(name, result, aggregates, given)
         else:

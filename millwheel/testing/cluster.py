@@ -17,7 +17,7 @@ from millwheel.sdk.declarations import StreamKind
 from millwheel.sdk.errors import UsageError, did_you_mean
 from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.plan import Plan
-from millwheel.sdk.scope import FixedRoute, OutputBinding
+from millwheel.sdk.scope import FixedRoute, OutputBinding, RouteOfAll, route_of_all
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.store.memory import MemoryStore
 from millwheel.testing.cores import CoreDriver
@@ -224,7 +224,8 @@ class VirtualCluster:
         """Start an interval of a computation: it reads its journal."""
         program = compile_computation(self.topology, name)
         outputs = {
-            stream: OutputBinding(stream, encode, self._route(stream)) for stream, encode in program.outputs.items()
+            stream: OutputBinding(stream, encode, *self._route(stream), program.encode_all.get(stream))
+            for stream, encode in program.outputs.items()
         }
         inputs = self.plan.computations[name].inputs
         config = self._config(
@@ -267,12 +268,13 @@ class VirtualCluster:
         if stream in self.declared:
             yield injector_group(stream)
 
-    def _route(self, stream: str) -> Callable[[Any], tuple[tuple[IncarnationId, bytes], ...]]:
+    def _route(self, stream: str) -> tuple[Callable[[Any], tuple[tuple[IncarnationId, bytes], ...]], RouteOfAll]:
         consumers = [(self.incarnations[name], extract) for name, extract in consumers_of(self.topology, stream)]
         sink = ((IncarnationId(_SINK + stream), b""),)
+        of_all = route_of_all(consumers, sink)
         if not consumers:
-            return FixedRoute(sink)
-        return lambda value: (*((consumer, extract(value)) for consumer, extract in consumers), *sink)
+            return FixedRoute(sink), of_all
+        return lambda value: (*((consumer, extract(value)) for consumer, extract in consumers), *sink), of_all
 
     def locate(self, consumer: IncarnationId, key: bytes) -> str:
         """The journal of the consumer's interval that contains ``key``; empty for a sink or a removed computation."""

@@ -33,12 +33,12 @@ from millwheel.worker.messages import (
     HooksSlow,
     IntervalEffect,
     IntervalEvent,
-    JournalStands,
     PeerEffect,
     ReleasePrepared,
     Report,
     SendDelivery,
     SequenceChecked,
+    SnapshotHoldAnswer,
     Started,
     Tick,
 )
@@ -204,7 +204,7 @@ class CoreDriver:
                 self._take_report(journal, effect)
             case GiveUp():
                 return Deposed(effect.reason)
-            case ReleasePrepared() | JournalStands():
+            case ReleasePrepared() | SnapshotHoldAnswer():
                 raise AssertionError(f"journal {journal}: it answers a release or a snapshot that nothing asked for")
             case _:
                 return perform_at_store(self.store, effect)

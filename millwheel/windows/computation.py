@@ -119,9 +119,21 @@ class Aggregate(Computation[Any, Panes[A]]):
         """See Computation."""
         return self.outputs
 
+    def _why_hooks(self) -> str:
+        if type(self) is not Aggregate:
+            return "its windows are spread over several computations"
+        if tumbling_size(self.windows) is None:
+            return "its windows are not tumbling, or have a time zone"
+        if self.early or self.allowed_lateness:
+            return "early= or allowed_lateness= needs each record"
+        if self.aggregator._fold is None:
+            names = ", ".join(map(repr, self.aggregator._without_fold)) or "it"
+            return f"an aggregate has no columns, or is of no int or float: {names}"
+        return ""
+
     def _by_columns(self) -> ColumnWindows | None:
         size, fold = tumbling_size(self.windows), self.aggregator._fold
-        if type(self) is not Aggregate or size is None or fold is None or self.early or self.allowed_lateness:
+        if size is None or fold is None or self._why_hooks():
             return None
 
         row, result = self._row, self._result

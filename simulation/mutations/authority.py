@@ -33,7 +33,7 @@ def served_unaccepted() -> None:
 )
 def hearsay_of_predecessors() -> None:
     """The authority also accepts reports of an older owner."""
-    rewrite(KeyedGroup, "if share is None or share.sequencer != report.sequencer:", "if share is None:")
+    rewrite(KeyedGroup, "if state is None or state.sequencer != report.sequencer:", "if state is None:")
 
 
 @mutation(
@@ -70,14 +70,14 @@ def published_unjournaled() -> None:
 @mutation("G7", "a computation's watermark is the minimum over all of its intervals")
 def furthest_interval() -> None:
     """The authority broadcasts the largest value of all intervals."""
-    furthest = "max(share.watermark for share in self._map.values())"
+    furthest = "max(state.watermark for state in self._map.values())"
     rewrite(KeyedGroup.smallest, "least = self._working.min()", f"least = {furthest}")
 
 
 @mutation("G7", "a stream's watermark waits for every process that is expected")
 def unexpected_injectors() -> None:
     """The minimum does not wait for processes that have not registered."""
-    rewrite(InjectorGroup, "not in self._shares for name in self.expected)", "not in self._shares for name in ())")
+    rewrite(InjectorGroup, "not in self._states for name in self.expected)", "not in self._states for name in ())")
 
 
 @mutation(

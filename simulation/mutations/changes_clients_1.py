@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from millwheel.client.injector.core import InjectorCore
-from millwheel.client.injector.outbound import InjectedBatch, OutboundQueue, OutboundQueues
+from millwheel.client.injector.outbound import OutboundQueues
+from millwheel.client.injector.outbound_queue import InjectedBatch, OutboundQueue
 from millwheel.client.injector.rerouting import Rerouting
 from millwheel.client.injector.resending import ResendingQueues
 from millwheel.client.subscription import Subscription

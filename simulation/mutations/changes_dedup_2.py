@@ -161,7 +161,7 @@ rewriting(
     "feedback-ids-kept",
     "G13",
     "an interval receives the watermarks of an injected feedback stream",
-    HostNotices.notify,
+    HostNotices,
     "beside = frozenset(slack) - groups",
     "beside = frozenset()",
     seeds=0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millwheel.coordination import sequencers
-from millwheel.master import assignment, change_plan, draining, garbage, injecting
+from millwheel.master import assignment, change_plan, draining, garbage, injection_plans
 from millwheel.master.assignment import IntervalAssigner
 from millwheel.master.change_plan import PlanBuilder
 from millwheel.master.core import MasterCore
@@ -114,7 +114,7 @@ rewriting(
     "batch-cursors-go-back",
     "G1",
     "a query's cursor only rises",
-    injecting.commit_batch,
+    injection_plans.commit_batch,
     "request.batch > committed",
     "request.batch != committed",
     seeds=0,
@@ -126,7 +126,7 @@ rewriting(
     "zombies-finish",
     "G3",
     "a process finishes under its newest sequencer alone",
-    injecting.finish_injector,
+    injection_plans.finish_injector,
     "record.sequencer != request.sequencer or ",
     "",
     seeds=0,
@@ -138,7 +138,7 @@ rewriting(
     "retired-unfinished",
     "G8",
     "a process is retired when this life of it has finished",
-    injecting.retire_injector,
+    injection_plans.retire_injector,
     "not record.finished and record.sequencer != request.sequencer",
     "False",
     seeds=0,
@@ -212,7 +212,7 @@ rewriting(
     "a master that has reserved numbers makes sure that it still leads, before it has injectors forgotten",
     MasterCore,
     "event.last\n    return self._read_again(current)",
-    "event.last\n    return self._and_go_on(self._plan_again(current))",
+    "event.last\n    return self._begin_next(self._plan_again(current))",
     seeds=0,
     test="tests/master/test_endings.py::test_a_master_deposed_as_it_reserves_silences_no_one",
     why="seeds were not tried: the test shows it by itself, in seconds",

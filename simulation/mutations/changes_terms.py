@@ -10,7 +10,7 @@ from millwheel.coordination.loop_clock import LoopClock
 from millwheel.master.successors import successor_of
 from millwheel.master.term import Term
 from millwheel.server import cluster_settings
-from millwheel.store.repetition import CertainCalls
+from millwheel.store.repetition import RetriedCalls
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
@@ -44,7 +44,7 @@ rewriting(
     "G8",
     "a draining topology is looked at again and again",
     Term,
-    "self._looking.discard(topology)",
+    "self._observing.discard(topology)",
     "pass",
     seeds=0,
     test="tests/master/test_term.py::test_a_draining_topology_is_looked_at_again_and_again",
@@ -91,7 +91,7 @@ rewriting(
     "successors-append-taken",
     "G3",
     "a refusal by a successor is no success of the authority's append",
-    CertainCalls.append,
+    RetriedCalls.append,
     "if not uncertain or (error.sequencer, error.commit) != (append.sequencer, append.commit):",
     "if not uncertain:",
     seeds=0,

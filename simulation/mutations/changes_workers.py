@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millwheel.model.outbound import OutboundSending
-from millwheel.store.repetition import CertainCalls
+from millwheel.store.repetition import RetriedCalls
 from millwheel.worker.process import delivery_service
 from millwheel.worker.process.calls import HostCalls
 from millwheel.worker.process.host import CoreHost
@@ -21,7 +21,7 @@ rewriting(
     "refused-after-silence",
     "G3",
     "of a refusal after a silence only one by the very same append is success",
-    CertainCalls.append,
+    RetriedCalls.append,
     "if not uncertain or (error.sequencer, error.commit) != (append.sequencer, append.commit):",
     "if not uncertain:",
     seeds=0,
@@ -33,7 +33,7 @@ rewriting(
     "refused-without-silence",
     "G3",
     "a refusal that nothing uncertain came before is a refusal",
-    CertainCalls.append,
+    RetriedCalls.append,
     "if not uncertain or (error.sequencer, error.commit)",
     "if (error.sequencer, error.commit)",
     seeds=0,
@@ -112,8 +112,8 @@ rewriting(
     "G12",
     "rows are taken for written when the store has acknowledged them",
     HostCalls,
-    "    await self._certain.call(\n        lambda",
-    "    self._host.post(StatesFlushed(flush.number))\n    await self._certain.call(\n        lambda",
+    "    await self._retried.call(\n        lambda",
+    "    self._host.post(StatesFlushed(flush.number))\n    await self._retried.call(\n        lambda",
     seeds=0,
     test="tests/worker/test_host.py::test_a_write_is_reported_when_the_store_has_acknowledged_it",
     why="seeds were not tried: the test shows it by itself, in seconds",
@@ -219,7 +219,7 @@ rewriting(
     "joined-without-past",
     "G8",
     "a sender that joins an interval is known by what was broadcast of it before",
-    HostNotices.notify,
+    HostNotices,
     "if not groups <= one.groups:",
     "if False:",
     seeds=0,

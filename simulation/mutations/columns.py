@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from millwheel.sdk.context import Context
 from millwheel.snapshots import restoring
 from millwheel.worker.interval import entry
 from millwheel.worker.interval.commits.commits import CommitPipeline
@@ -14,16 +15,20 @@ from millwheel.worker.interval.hooks.firing import Firing
 from millwheel.worker.interval.hooks.pane_firing import PaneFiring
 from millwheel.worker.interval.hooks.pane_gate import PaneGate
 from millwheel.worker.interval.hooks.pane_moving import PaneMover
+from millwheel.worker.interval.outbox import dividing
+from millwheel.worker.interval.outbox.flows import ProductionBatch
 from millwheel.worker.interval.panes import changes
 from millwheel.worker.interval.panes.table import PaneTable, WindowPanes
 from millwheel.worker.interval.pump import IntervalPump
 from millwheel.worker.process.building import Builder
+from millwheel.worker.process.destinations import CatalogRouting
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
 
 _CORE: Final = "tests/worker/interval/test_panes.py::test_"
 _RESULTS: Final = "tests/worker/interval/test_result_columns.py::test_"
+_READS: Final = "tests/worker/interval/test_read_columns.py::test_"
 _SCRIPTS: Final = "tests/windows/test_by_columns.py::test_"
 _FEW: Final = "a test shows it by itself, in seconds; seeds were not tried"
 
@@ -384,8 +389,68 @@ rewriting(
 rewriting(
     "gaps-of-productions-as-ranges",
     "G1",
-    "productions are stated as complete only if their positions follow one another",
+    "productions are stated as complete only if nothing between their positions is due to their receiver",
     CommitPipeline,
-    " and isinstance(outbound.positions, range)",
+    " and outbound.whole",
     "",
+)
+
+rewriting(
+    "parts-sent-again-as-whole",
+    "G1",
+    "what is left of a batch after an ACK gives its positions singly",
+    ProductionBatch.compact,
+    "self.waiting, self.whole = None, False",
+    "self.waiting = None",
+    seeds=0,
+    test=_READS + "a_part_that_is_sent_again_is_not_whole",
+    why=_FEW,
+)
+
+rewriting(
+    "reads-undivided",
+    "G8",
+    "what was read at once is divided by the intervals that own its keys",
+    dividing,
+    "if journal and locate(max(keys)) == journal:",
+    "if journal:",
+    seeds=0,
+    test=_READS + "runs_reach_the_intervals_that_their_rows_reach",
+    why=_FEW,
+)
+
+rewriting(
+    "reads-that-replace-one-another",
+    "G1",
+    "a key produces at once only what is the first of its commit: what it has produced stays, and comes before",
+    Context,
+    "binding.route_all is None or self._read is not None or self._productions is not None",
+    "binding.route_all is None",
+    seeds=0,
+    test=_READS + "a_second_read_of_a_commit_comes_behind_the_first",
+    why=_FEW,
+)
+
+rewriting(
+    "reads-for-former-consumers",
+    "G1",
+    "what is read at once goes to the consumers that the stream has now",
+    CatalogRouting,
+    "binding.route, binding.route_all = routes[stream]",
+    "binding.route, _ = routes[stream]",
+    seeds=0,
+    test="tests/worker/test_others_keys.py::test_many_values_have_the_targets_that_each_has_now",
+    why=_FEW,
+)
+
+rewriting(
+    "weak-reads-as-runs",
+    "G10",
+    "weak productions of a source have ids of their own",
+    Sealer,
+    "self._setup.config.result_columns and self._setup.program.options.strong",
+    "self._setup.config.result_columns",
+    seeds=0,
+    test=_READS + "weak_reads_have_ids_of_their_own",
+    why=_FEW,
 )

@@ -19,7 +19,7 @@ from millwheel.store.contract import (
     StoreUnavailableError,
 )
 from millwheel.store.memory import MemoryStore
-from millwheel.store.repetition import CertainCalls
+from millwheel.store.repetition import RetriedCalls
 from millwheel.worker.messages import Appended, AppendEntry
 from millwheel.worker.process import events
 from millwheel.worker.process.calls import CallingHost
@@ -84,9 +84,9 @@ def zombie_floor() -> None:
 def refusal_taken_for_success() -> None:
     """A refused append counts as successful: its records are ACKed, and its productions are sent."""
 
-    async def append(posting: CallingHost, certain: CertainCalls, store: StateStore, effect: AppendEntry) -> None:
+    async def append(posting: CallingHost, retried: RetriedCalls, store: StateStore, effect: AppendEntry) -> None:
         with suppress(SequencerRefusedError):
-            await certain.append(store, effect.journal, effect.append)
+            await retried.append(store, effect.journal, effect.append)
         posting.post(Appended(effect.append.commit))
 
     replace(events, "append", lambda _: append)
@@ -97,14 +97,14 @@ def silence_taken_for_success() -> None:
     """An append without an answer counts as successful."""
 
     def make(append: Any) -> Any:
-        async def once(posting: CallingHost, certain: CertainCalls, store: StateStore, effect: AppendEntry) -> None:
+        async def once(posting: CallingHost, retried: RetriedCalls, store: StateStore, effect: AppendEntry) -> None:
             try:
                 await store.append(effect.journal, effect.append)
                 posting.post(Appended(effect.append.commit))
             except StoreUnavailableError:
                 posting.post(Appended(effect.append.commit))
             except SequencerRefusedError:
-                await append(posting, certain, store, effect)
+                await append(posting, retried, store, effect)
 
         return once
 

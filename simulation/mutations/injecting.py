@@ -8,9 +8,9 @@ from typing import Any
 from millwheel.client.injector import Injector
 from millwheel.client.injector.admission import RecordAdmission
 from millwheel.client.injector.checking import DeclaredTypes
-from millwheel.client.injector.core import Publication
 from millwheel.client.injector.ids import IdHasher
 from millwheel.client.injector.keying import RecordKeys
+from millwheel.client.injector.publication import Publication
 from millwheel.client.injector.rerouting import Rerouting
 from millwheel.client.injector.resending import ResendingQueues
 from millwheel.client.injector.unkeyed import UnkeyedRecords

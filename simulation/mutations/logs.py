@@ -8,7 +8,7 @@ from millwheel.rpc.clock import wall_now
 from millwheel.worker.log import recovery
 from millwheel.worker.log.commits import LogCommits
 from millwheel.worker.log.pump import Subscribers
-from millwheel.worker.log.stored_segments import Records
+from millwheel.worker.log.stored_segments import StoredRecords
 from millwheel.worker.process import building
 from simulation.mutations.base import mutation, replace, rewrite
 
@@ -40,13 +40,13 @@ def log_shows_uncommitted() -> None:
     """Subscribers get records whose append is still in flight."""
 
     def apply(original: Any) -> Any:
-        def once(self: Records, entry: Any, commit: int, replayed: bool = False) -> None:
+        def once(self: StoredRecords, entry: Any, commit: int, replayed: bool = False) -> None:
             if entry.first == self.end:
                 original(self, entry, commit, replayed)
 
         return once
 
-    replace(Records, "apply", apply)
+    replace(StoredRecords, "apply", apply)
     _when_in_flight("state.records.apply(sealed.entry, sealed.commit) or []")
 
 
@@ -89,7 +89,7 @@ def cursors_by_name() -> None:
     by_name = (
         "    cursors, cursor = self.state.cursors, session.cursor\n"
         "    old = cursors._durable.get(cursor.name)\n"
-        "    if old is None or cursors.news.get(cursor.name) is cursor:\n"
+        "    if old is None or cursors.unsealed.get(cursor.name) is cursor:\n"
         "        return False\n"
         "    session.resume = max(session.resume or 0, old.acked or 0)\n"
     )

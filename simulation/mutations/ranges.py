@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
+from millwheel.client.injector import dividing
 from millwheel.client.injector.core import InjectorCore
-from millwheel.client.injector.outbound import InjectedBatch
+from millwheel.client.injector.outbound_queue import InjectedBatch
 from millwheel.client.injector.rerouting import Rerouting
 from millwheel.master.services import routing
 from millwheel.rpc import deliveries
 from millwheel.rpc.columns import RecordColumns
-from millwheel.sdk import compiled, expression_columns
+from millwheel.sdk import column_plan, column_reading, expression_columns
 from millwheel.sdk.column_fields import ColumnFields
+from millwheel.sdk.column_reading import ColumnRows
 from millwheel.worker.dedup import check, renaming
 from millwheel.worker.dedup.pieces import PositionPiece
 from millwheel.worker.dedup.positions import PositionSource
 from millwheel.worker.dedup.tables import Tables
 from millwheel.worker.interval.hooks.pane_gate import PaneGate
+from millwheel.worker.interval.hooks.pane_reading import PaneReader
 from millwheel.worker.interval.hooks.runner import Runner
 from millwheel.worker.interval.outbox.outbox import Outbox
 from millwheel.worker.interval.panes.key_index import KeyIndex
@@ -28,6 +31,7 @@ __all__: list[str] = []
 _EDGES: Final = "tests/worker/dedup/test_position_edges.py::test_a_position_is_known_exactly_if_it_is_committed"
 _INDEX: Final = "tests/worker/interval/test_key_index.py"
 _BY_COLUMNS: Final = "tests/windows/test_by_columns.py::test_columns_and_hooks_agree_in_these_cases"
+_FILTERS: Final = "tests/windows/test_filtered_columns.py::test_"
 _FEW: Final = "a test shows it by itself, in seconds; seeds were not tried"
 
 rewriting(
@@ -346,11 +350,71 @@ rewriting(
     "fields-before-functions",
     "G1",
     "what a function or a filter makes of a value is not taken from its column",
-    compiled,
-    " or any(one.convert is not as_it_is for one in readings)",
-    "",
+    column_plan.column_reading,
+    "if any(one.steps is None for one in readings):",
+    "if False:",
     seeds=0,
     test="tests/windows/test_by_column_fields.py::test_values_are_made_where_only_they_say_it",
+    why=_FEW,
+)
+
+rewriting(
+    "filters-of-columns-passed-over",
+    "G1",
+    "a filter by an expression drops rows of a table as it drops records",
+    ColumnRows.filter,
+    "if kept.all():",
+    "if True:",
+    seeds=0,
+    test=_FILTERS + "steps_have_the_effects_they_have_on_records",
+    why=_FEW,
+)
+
+rewriting(
+    "fields-of-dropped-rows",
+    "G1",
+    "an aggregate takes the fields of the rows that the filters have passed",
+    ColumnRows.fields,
+    "== self._count else self.places",
+    "== self._count else self.places - self.places[0]",
+    seeds=0,
+    test=_FILTERS + "filters_by_expressions_need_no_values",
+    why=_FEW,
+)
+
+rewriting(
+    "computed-fields-of-dropped-rows",
+    "G1",
+    "what select has computed leaves with the rows that a later filter drops",
+    ColumnRows.filter,
+    "{name: column[chosen] for",
+    "{name: column[: len(chosen)] for",
+    seeds=0,
+    test=_FILTERS + "steps_have_the_effects_they_have_on_records",
+    why=_FEW,
+)
+
+rewriting(
+    "filters-in-no-order",
+    "G1",
+    "no filter computes a row that an earlier one has dropped, so it cannot fail for it",
+    column_reading.conditions_of,
+    'if condition.operator != "&":',
+    "if True:",
+    seeds=0,
+    test=_FILTERS + "filters_by_expressions_need_no_values",
+    why=_FEW,
+)
+
+rewriting(
+    "expressions-of-any-operands",
+    "G1",
+    "an expression is computed by columns only if its operands are alike",
+    expression_columns,
+    "with_none or _likes(*kinds)",
+    "None not in kinds",
+    seeds=0,
+    test="tests/sdk/test_expression_columns.py::test_what_no_column_says_is_left_to_the_records",
     why=_FEW,
 )
 
@@ -358,9 +422,9 @@ rewriting(
     "fields-of-codecs",
     "G1",
     "what a codec of the user makes of a value is not taken from its column",
-    compiled,
-    "_codec(stream).format is not ValueFormat.MSGPACK or ",
-    "",
+    column_plan.column_reading,
+    "stream.codec is None or stream.codec.format is not ValueFormat.MSGPACK",
+    "stream.codec is None",
     seeds=0,
     test="tests/windows/test_by_column_fields.py::test_a_codec_of_the_user_decides_what_a_field_is",
     why=_FEW,
@@ -370,9 +434,9 @@ rewriting(
     "fields-of-other-records",
     "G1",
     "of columns, the numbers of the records at hand are taken",
-    PaneGate,
-    "rows = np.arange(len(records))[rows][places]",
-    "rows = np.arange(len(places))",
+    PaneReader,
+    "rows = np.arange(len(records))[rows][found.places]",
+    "rows = np.arange(len(found.places))",
     seeds=0,
     test="tests/windows/test_by_column_fields.py::test_fields_of_columns_have_the_effects_of_records",
     why=_FEW,
@@ -411,5 +475,29 @@ rewriting(
     "pass  #",
     seeds=0,
     test="tests/worker/interval/test_scenarios.py::test_a_record_behind_a_late_one_has_its_own_value",
+    why=_FEW,
+)
+
+rewriting(
+    "deliveries-of-a-whole-part",
+    "G13",
+    "a part of a table is cut into deliveries, though all its keys are of one interval",
+    dividing,
+    "whole[first : first + DELIVERY_RECORDS]",
+    "whole[first:]",
+    seeds=0,
+    test="tests/injectors/test_dividing.py::test_no_delivery_is_larger_with_keys_of_one_interval",
+    why=_FEW,
+)
+
+rewriting(
+    "keys-at-a-bound-below-it",
+    "G11",
+    "a key that is the bound of two intervals is the first one of the upper interval",
+    dividing,
+    "reached = pc.greater_equal(texts,",
+    "reached = pc.greater(texts,",
+    seeds=0,
+    test="tests/injectors/test_dividing.py::test_each_record_goes_to_the_interval_of_its_key",
     why=_FEW,
 )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from millwheel.client.subscription.log_link import LogLink
-from millwheel.master.plans import Planner
+from millwheel.master.log_plans import LogPlanner
+from millwheel.master.topology_plans import TopologyPlanner
 from millwheel.worker.process.hosts import Hosts
 from simulation.mutations.base import mutation, rewrite, rewriting
 
@@ -19,7 +20,7 @@ __all__: list[str] = []
 )
 def injectors_outlive_their_stream() -> None:
     """An injector that finished in a former incarnation of its stream counts as finished in the next one."""
-    rewrite(Planner, "for place in sorted(self._known.injectors) if place[0] in back", "for place in ()")
+    rewrite(TopologyPlanner, "for place in sorted(self._known.injectors) if place[0] in back", "for place in ()")
 
 
 @mutation(
@@ -31,7 +32,7 @@ def injectors_outlive_their_stream() -> None:
 )
 def logs_outlive_their_stream() -> None:
     """A stream that comes back continues the log of its former incarnation, if that log still exists."""
-    rewrite(Planner, "sorted(brought & self._known.logs.keys() - self._known.streams().keys())", "()")
+    rewrite(LogPlanner, "sorted(brought & self._known.logs.keys() - self._known.streams().keys())", "()")
 
 
 rewriting(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millwheel.client.injector.process import InjectorProcess
 from millwheel.client.injector.session import InjectorSession
-from millwheel.master import forks, injecting
+from millwheel.master import forks, injection_plans
 from millwheel.master.restores import RestoresInProgress
 from millwheel.snapshots import claims, creating, cut, forking
 from millwheel.snapshots.files import FileSeries
@@ -203,7 +203,7 @@ rewriting(
     "old-clients-feed-forks",
     "G1",
     "a client that hashes within a fork's name is refused",
-    injecting,
+    injection_plans,
     "not knows_id_stream and known",
     "False and known",
     seeds=0,

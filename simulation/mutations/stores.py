@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from millwheel.coordination.etcd import leases
+from millwheel.model import envelope
 from millwheel.store.cassandra import append_connections, journals, states
 from millwheel.store.cassandra.frames import ConnectionState
 from millwheel.store.cassandra.journals import Journals
 from millwheel.store.writer import StoreThread
+from millwheel.worker.process.building import Builder
 from simulation.mutations.base import mutation, rewriting
 
 __all__: list[str] = []
@@ -149,4 +151,28 @@ rewriting(
     "time.CLOCK_BOOTTIME",
     "time.CLOCK_MONOTONIC",
     seeds=300,
+)
+
+rewriting(
+    "deflated-before-its-format",
+    "G12",
+    "entries are deflated from the cluster's format 4 on",
+    Builder,
+    "self._catalog.format >= DEFLATED_ENTRIES",
+    "True",
+    seeds=0,
+    test="tests/worker/test_building.py::test_entries_are_deflated_from_their_format_on",
+    why="the simulated clusters have the newest format",
+)
+
+rewriting(
+    "deflated-length-unchecked",
+    "G13",
+    "a deflated value is read up to the length that it states, and has exactly that",
+    envelope,
+    "len(payload) != length or not stream.eof or stream.unused_data",
+    "False",
+    seeds=0,
+    test="tests/model/test_envelope.py::test_a_deflated_value_has_the_bytes_that_it_states",
+    why="the simulator's stores do not write values that contradict themselves",
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millwheel.master import record_compatibility, updating
-from millwheel.master.plans import Planner
+from millwheel.master.topology_plans import TopologyPlanner
 from millwheel.sdk import migration
 from millwheel.streams import declaring
 from millwheel.worker.process.destinations import CatalogRouting
@@ -17,7 +17,7 @@ rewriting(
     "removed_ones_dropped",
     "G1",
     "what a removed computation had produced is delivered",
-    Planner.update,
+    TopologyPlanner.update,
     "record.removed.add(spec=computation, incarnation=incarnation, switching=number)",
     "pass",
     seeds=20,
@@ -95,6 +95,6 @@ def routed_as_at_first() -> None:
     known = 'vars(self).setdefault("first_consumers", {})'
     rewrite(
         CatalogRouting,
-        f"consumers = {resolve}\n    keyed",
-        f"consumers = {known}.setdefault(stream, {resolve})\n    keyed",
+        f"consumers = {resolve}\n    extractors",
+        f"consumers = {known}.setdefault(stream, {resolve})\n    extractors",
     )

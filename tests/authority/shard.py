@@ -9,8 +9,8 @@ from typing import Any, assert_never
 
 from millwheel.authority import messages as m
 from millwheel.authority.core import AuthorityCore, CoreSettings
+from millwheel.authority.members import Refusal
 from millwheel.authority.pace import PaceSettings
-from millwheel.authority.shares import Refusal
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.watermarks import Member, WatermarkReport

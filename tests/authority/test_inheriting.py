@@ -24,7 +24,7 @@ def intervals(draw: st.DrawFn) -> KeyInterval:
 @settings(max_examples=300)
 def test_a_share_starts_from_the_smallest_of_the_keys_it_takes(steps: list[tuple[KeyInterval, int]]) -> None:
     group = KeyedGroup("c.1")
-    model = {cell: share.watermark for share in group.shares() for cell in CELLS if cell in share.member}
+    model = {cell: state.watermark for state in group.states() for cell in CELLS if cell in state.member}
     for sequencer, (keys, watermark) in enumerate(steps, start=1):
         cells = [cell for cell in CELLS if cell in keys]
         taken = group.accept(keys, sequencer)
@@ -33,6 +33,6 @@ def test_a_share_starts_from_the_smallest_of_the_keys_it_takes(steps: list[tuple
         )
         group.report(WatermarkReport("c.1", keys, sequencer, watermark), 0)
         model.update(dict.fromkeys(cells, watermark))
-        known = {cell: share.watermark for share in group.shares() for cell in CELLS if cell in share.member}
+        known = {cell: state.watermark for state in group.states() for cell in CELLS if cell in state.member}
         assert known == model, "what an acceptance cuts keeps its value outside it"
         assert group.smallest() == min(model.values())

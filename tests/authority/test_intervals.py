@@ -29,17 +29,17 @@ def test_unknown_computation_is_minus_infinity() -> None:
 
 @pytest.mark.guarantee("G13", section="7.2")
 def test_a_group_is_not_cut_into_any_number_of_shares(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millwheel.authority.keyed.MAX_SHARES", 3)
+    monkeypatch.setattr("millwheel.authority.keyed.MAX_MEMBERS", 3)
     group = KeyedGroup(GROUP)
     inner = KeyInterval(b"b", b"c")
     group.accept(inner, 1)
     for more in (KeyInterval(b"d", b"e"), KeyInterval(b"b", b"bb")):
-        with pytest.raises(AcceptRefusedError, match="has 3 shares already"):
+        with pytest.raises(AcceptRefusedError, match="has 3 members already"):
             group.accept(more, 2)
     group.accept(inner, 2)
     group.accept(KeyInterval(b"c", None), 3)
     group.accept(ALL_KEYS, 4)
-    assert [share.member for share in group.shares()] == [ALL_KEYS]
+    assert [state.member for state in group.states()] == [ALL_KEYS]
 
 
 @pytest.mark.guarantee("G7", section="7.2")

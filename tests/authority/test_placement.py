@@ -19,23 +19,23 @@ def view(*candidates: str, **leaders: str) -> ElectionView:
 
 def test_two_candidates_that_start_together_take_one_shard_each() -> None:
     both = view("a", "b")
-    chosen = {name: PlacementPolicy(name, 2, DELAYS).decide(both, (), 0.0).stand for name in ("a", "b")}
+    chosen = {name: PlacementPolicy(name, 2, DELAYS).decide(both, (), 0.0).compete for name in ("a", "b")}
     assert sorted(shard for shards in chosen.values() for shard in shards) == [0, 1]
     assert all(len(shards) == 1 for shards in chosen.values())
 
 
 def test_a_lone_candidate_takes_all_after_waiting_for_others() -> None:
     alone = PlacementPolicy("a", 2, DELAYS)
-    assert alone.decide(view("a"), (), 0.0).stand == (0,)
-    assert alone.decide(view("a", s0="a"), (0,), 0.1).stand == ()
-    assert alone.decide(view("a", s0="a"), (0,), 0.5).stand == (1,)
+    assert alone.decide(view("a"), (), 0.0).compete == (0,)
+    assert alone.decide(view("a", s0="a"), (0,), 0.1).compete == ()
+    assert alone.decide(view("a", s0="a"), (0,), 0.5).compete == (1,)
 
 
 def test_a_dead_but_listed_processes_shard_is_taken_in_time() -> None:
     left = PlacementPolicy("b", 2, DELAYS)
-    assert left.decide(view("a", "b", s0="a", s1="b"), (1,), 0.0).stand == ()
-    assert left.decide(view("a", "b", s1="b"), (1,), 3.0).stand == (), "the one with fewer goes first"
-    assert left.decide(view("a", "b", s1="b"), (1,), 3.5).stand == (0,)
+    assert left.decide(view("a", "b", s0="a", s1="b"), (1,), 0.0).compete == ()
+    assert left.decide(view("a", "b", s1="b"), (1,), 3.0).compete == (), "the one with fewer goes first"
+    assert left.decide(view("a", "b", s1="b"), (1,), 3.5).compete == (0,)
 
 
 def test_shards_are_returned_to_one_that_is_back_and_stays() -> None:
@@ -45,8 +45,8 @@ def test_shards_are_returned_to_one_that_is_back_and_stays() -> None:
     assert full.decide(both, (0, 1), 9.9).give_up == ()
     assert full.decide(both, (0, 1), 10.0).give_up == (1,)
     free = view("a", "b", s0="a")
-    assert full.decide(free, (0,), 10.1).stand == (), "not by the one that gave it up"
-    assert PlacementPolicy("b", 2, DELAYS).decide(free, (), 10.1).stand == (1,)
+    assert full.decide(free, (0,), 10.1).compete == (), "not by the one that gave it up"
+    assert PlacementPolicy("b", 2, DELAYS).decide(free, (), 10.1).compete == (1,)
 
 
 def test_one_shard_more_than_others_is_not_uneven() -> None:
@@ -69,10 +69,10 @@ def test_one_that_failed_to_open_a_shard_retries_only_if_alone() -> None:
     backing_off.decide(view("a", "b"), (), 0.0)
     backing_off.failed(0, 0.0)
     with_other = backing_off.decide(view("b"), (), 0.4)
-    assert with_other.stand == ()
+    assert with_other.compete == ()
     assert not with_other.present, "no candidate waits for it, or gives anything up to it"
-    assert backing_off.decide(view(), (), 0.9).stand == ()
-    assert backing_off.decide(view(), (), 1.0).stand == (0,)
+    assert backing_off.decide(view(), (), 0.9).compete == ()
+    assert backing_off.decide(view(), (), 1.0).compete == (0,)
     assert backing_off.decide(view(), (), 30.0).present
 
 
@@ -96,7 +96,7 @@ def test_every_shard_gets_a_server_and_loads_end_within_one(
             decision = policies[name].decide(ElectionView(frozenset(names), dict(leaders)), serving, now)
             for shard in decision.give_up:
                 assert leaders.pop(shard) == name
-            for shard in decision.stand:
+            for shard in decision.compete:
                 assert leaders.setdefault(shard, name) == name, "no candidate stands for what another has"
         now += 0.25
         if now > 3.0 + 0.5 * len(names):

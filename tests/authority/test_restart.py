@@ -24,7 +24,7 @@ def state(core: AuthorityCore) -> object:
     return {
         group.name: (
             group.value,
-            [(share.member, share.sequencer, share.watermark, share.idle) for share in group.shares()],
+            [(state.member, state.sequencer, state.watermark, state.idle) for state in group.states()],
         )
         for group in core.registry  # all that a restart knows
     }

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.cluster.hops import PARTS, SpanTimes, durations
 from bench.cluster.measures import added_lags, longest_gap, percentile, worst_gap
 from bench.cluster.recording import Written
 from bench.cluster.replay import by_journal
-from bench.cluster.stage_latency import figures
+from bench.cluster.stage_latency import cost_of_guarantees, figures
 from bench.cluster.targets import TARGETS, verdicts
 from bench.cluster.topologies import Ping, name_of
 from bench.report import Figure
@@ -66,6 +67,27 @@ def test_a_stage_lasts_from_production_to_receipt_of_the_result() -> None:
     assert found["stage_latency.strong.whole.p50_ms"] == 6
 
 
+def test_the_guarantees_cost_what_strong_takes_over_plain() -> None:
+    found = [
+        Figure(f"stage_latency.{form}.p50_ms", value, "ms", ()) for form, value in (("strong", 6.0), ("plain", 2.0))
+    ]
+    (cost,) = cost_of_guarantees(found)
+    assert (cost.name, cost.value) == ("stage_latency.strong_over_plain", 3.0)
+    assert cost_of_guarantees(found[:1]) == []
+
+
+@pytest.mark.paper(section="8.1")
+def test_the_parts_of_the_way_add_up_to_the_whole() -> None:
+    names = list(dict.fromkeys(name for moments in PARTS.values() for name, _ in moments))
+    spans = [SpanTimes(b"1", name, 1_000_000 * at, 1_000_000 * at + 400_000) for at, name in enumerate(names)]
+    incomplete = [SpanTimes(b"2", names[0], 0, 1)]
+    twice = [SpanTimes(b"3", name, 0, 1) for name in [*names, names[1]]]
+    found = durations([*spans, *incomplete, *twice])
+    whole = found.pop("whole")
+    assert len(whole) == 1
+    assert sum(value for (value,) in found.values()) == pytest.approx(whole[0])
+
+
 def test_only_journal_entries_are_replayed_journal_by_journal(tmp_path: Path) -> None:
     written = [Written(journal, 0.0, 0.0, entry) for journal, entry in (
         ("count.1.j1", b"a"), ("authority.0", b"x"), ("count.1.j2", b"b"), ("count.11.j3", b"x"), ("count.1.j1", b"c")
@@ -80,6 +102,7 @@ def test_verdicts_name_each_figure_with_a_target_and_its_outcome() -> None:
     missed, met = verdicts([*found, Figure("another", 1.0, "ms", ())])
     assert missed.startswith("MISSED")
     assert "0.39 (at least 0.4)" in missed
+    assert str(TARGETS["cluster.keyed_count.columns"]) == "at least 500,000"
     assert met.startswith("met")
     assert TARGETS["takeover.first_record_ms"].met(2_000)
 

@@ -12,7 +12,7 @@ import pytest
 from deploy.local.child import free_ports
 from millwheel.cli.failing import describe, exit_code_of, output_of
 from millwheel.cli.output import OutputFormat
-from millwheel.client.places import incarnation_of
+from millwheel.client.owned_intervals import incarnation_of
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2

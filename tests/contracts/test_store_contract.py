@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from pathlib import Path
 
 import pytest
@@ -197,6 +198,17 @@ async def test_entries_may_be_empty_large_and_of_any_bytes(store: StateStore, jo
     for commit, blob in enumerate(entries, 1):
         await store.append(journal, entry(1, commit, entry=blob))
     assert await store.read_entries(journal, 1, 3) == entries
+
+
+async def test_an_entry_that_may_be_deflated_is_read_as_it_was(store: StateStore, journal: str) -> None:
+    entries = [b"", b"\x00" * 100_000, random.Random(1).randbytes(50_000), bytes(range(256)) * 100]
+    await owned(store, journal, 1)
+    for commit, blob in enumerate(entries, 1):
+        append = entry(1, commit, entry=blob, deflate=True)
+        await store.append(journal, append)
+        with pytest.raises(SequencerRefusedError):
+            await store.append(journal, append)  # it took effect
+    assert await store.read_entries(journal, 1, 4) == entries
 
 
 async def test_many_entries_are_read_in_order(store: StateStore, journal: str) -> None:

@@ -69,6 +69,14 @@ _PANES: Final = PaneChange(
 _RUN: Final = interval.ProductionRun(
     16, "words/counts", ((_CONSUMER, b""),), [b"cat", b"dog", b"owl"], [b"\x03", b"\x04", b""], [(2, 700_000), (1, 8)]
 )
+_READ_RUN: Final = interval.ProductionRun(
+    19,
+    "shop/bids",
+    ((_CONSUMER, [b"ale", b"tea", b"ale"]), (IncarnationId("log.4"), b"")),
+    [(2, b"bids/0"), (1, b"bids/1")],
+    [b"\x05", b"\x06", b"\x07"],
+    [700_000, 600_000, -5],
+)
 _WITH_RUNS: Final = replace(_ENTRY, format=interval.RUNS_FORMAT, panes=[_PANES], runs=[_RUN])
 
 
@@ -207,6 +215,12 @@ FORMS: Final = (
         "interval/entry with results as columns",
         replace(_WITH_RUNS, productions=[*_RUN.rows(), _PRODUCTION], runs=[]),
         lambda _: interval.encode(_WITH_RUNS),
+        lambda blob: interval.decode_entry(blob, _WHERE),
+    ),
+    StoredForm(
+        "interval/entry with what a source has read as columns",
+        replace(_ENTRY, format=interval.RUNS_FORMAT, productions=[*_READ_RUN.rows(), _PRODUCTION]),
+        lambda _: interval.encode(replace(_ENTRY, format=interval.RUNS_FORMAT, runs=[_READ_RUN])),
         lambda blob: interval.decode_entry(blob, _WHERE),
     ),
     _part("panes", [_PANES], list[PaneChange]),

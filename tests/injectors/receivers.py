@@ -49,7 +49,7 @@ class Consumer(Receivers):
             return [(delivery, SUPERSEDED, [])]
         if verdict.outcome is CheckOutcome.SEND_AGAIN:
             return [(delivery, FULL, list(unacked.values()))]
-        assert verdict.outcome is CheckOutcome.JUDGED
+        assert verdict.outcome is CheckOutcome.CHECKED
         given_up = [index for index in verdict.fresh_indexes if index < refuse]
         receiver.abandon([(verdict, index) for index in given_up])
         excluded = sorted({*verdict.waiting, *given_up})

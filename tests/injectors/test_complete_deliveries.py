@@ -91,8 +91,8 @@ def test_the_records_of_one_of_two_intervals_are_complete() -> None:
 @pytest.mark.parametrize("last", [99, 100])
 def test_positions_that_are_far_apart_are_given_singly(last: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its worker was away, so a batch stayed open while another worker took records. Its receiver would refuse it."""
-    for module in ("millwheel.client.injector.outbound", "millwheel.rpc.deliveries"):
-        monkeypatch.setattr(f"{module}.MOST_BETWEEN", 100)
+    for module in ("millwheel.client.injector.outbound_queue", "millwheel.rpc.deliveries"):
+        monkeypatch.setattr(f"{module}.MAX_POSITION_SPAN", 100)
     there = replace(ROUTES[1], address="b")
     core = opened(of=replace(routing(one(ROUTES[0], there)), position_ranges=True))
     step(core, ConnectionLost("b"))

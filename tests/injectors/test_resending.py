@@ -24,7 +24,7 @@ from millwheel.client.injector.messages import (
     Tick,
     WritesPending,
 )
-from millwheel.client.injector.outbound import InjectedSending
+from millwheel.client.injector.outbound_queue import InjectedSending
 from millwheel.client.injector.resending import MAX_COPIES
 from millwheel.client.injector.routing import ConsumerRouting, Route, StreamRouting
 from millwheel.model.incarnation import IncarnationId

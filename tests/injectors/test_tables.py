@@ -429,6 +429,21 @@ async def test_undeclared_columns_are_said_once(
     assert (level, "no fields of Order, which ignores them: 'more'" in text) == ("WARNING", True)
 
 
+async def test_columns_that_a_call_names_need_no_field(
+    server: DevServer, submit: Submit, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Regression: the Spark sink, whose options name the columns of ids and times, warned of both."""
+    await submit("shop")
+    more = {"row": [str(number) for number in range(2_500)], "when": TIMES}
+    settings = InjectorSettings(extra_columns=frozenset({"when"}))
+    async with Injector("orders", address=server.address, settings=settings) as injector:
+        await injector.send_table(pa.table({**COLUMNS, **more}), timestamp="at", id_column="row")
+        assert (injector.by_rows, injector.by_columns) == (0, 2_500)
+        assert logged(caplog) == []
+        await injector.send_table(pa.table({**COLUMNS, **more, "wen": TIMES}), timestamp="at", id_column="row")
+    assert ["which ignores them: 'wen'" in text for _, text in logged(caplog)] == [True]
+
+
 @pytest.mark.parametrize(
     ("column", "values", "why"),
     [
@@ -470,6 +485,12 @@ async def test_an_error_names_the_row_and_what_helps(
 def test_an_unfit_table_says_what_it_lacks(data: Any, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         plain_table(data, "at")
+
+
+def test_a_frame_that_arrow_cannot_have_says_why() -> None:
+    lone = pd.Series(["a", "id-\ud800"], dtype=object)
+    with pytest.raises(ValueEncodeError, match=r"this DataFrame has: .*surrogates not allowed; no row is sent"):
+        plain_table(pd.DataFrame({"id": lone, "at": [1, 2]}), "at", "id")
 
 
 async def test_positions_that_fall_say_what_to_do(server: DevServer, submit: Submit) -> None:

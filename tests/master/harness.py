@@ -43,7 +43,7 @@ class Cluster:
         self.accepted: dict[str, int] = {}
         """The largest sequencer that the authority has accepted, by injector."""
 
-    def silence(self, injector: str, up_to: int) -> None:
+    def forget_injector(self, injector: str, up_to: int) -> None:
         """Forget an injector, as the authority does."""
         if self.accepted.get(injector, 0) <= up_to:
             self.accepted.pop(injector, None)
@@ -146,13 +146,13 @@ class Master(SingleCoreDriver[m.MasterEvent, m.MasterEffect]):
                 return m.NumbersReserved(operation, block.first, block.last)
             case m.CreateJournals(operation, journals):
                 return self._create(operation, journals)
-            case m.Drop(operation, journals, computations, silence):
+            case m.Drop(operation, journals, computations, injectors):
                 for journal in journals:
                     result_of(self.cluster.store.drop_journal(journal))
                 for computation in computations:
                     result_of(self.cluster.store.drop_incarnation(computation))
-                for injector, sequencer in silence:
-                    self.cluster.silence(injector, sequencer)
+                for injector, sequencer in injectors:
+                    self.cluster.forget_injector(injector, sequencer)
                 return m.StateDropped(operation)
             case m.Transact(operation, compares, puts, deletes):
                 return m.TransactionEnded(operation, self.cluster.transact(compares, puts, deletes))

@@ -312,7 +312,7 @@ def test_a_deposed_master_silences_no_returned_streams_injectors() -> None:
     old.call(SubmitTopology(topology(), "r1"))
     cluster.accepted["injector/zeitgeist/queries"] = old.call(OpenInjector("zeitgeist/queries", "p")).sequencer
     old.ask(CancelTopology("zeitgeist"))
-    while not (old.waiting and isinstance(old.waiting[0], Drop) and old.waiting[0].silence):
+    while not (old.waiting and isinstance(old.waiting[0], Drop) and old.waiting[0].injectors):
         old.step() if old.waiting else old.follow()
     new = Master(cluster, "new")
     new.run()
@@ -366,7 +366,7 @@ def test_a_stream_returns_once_its_old_injectors_are_forgotten() -> None:
         if not master.waiting:
             continue
         first = master.waiting[0]
-        if isinstance(first, Drop) and first.silence:
+        if isinstance(first, Drop) and first.injectors:
             failed += 1
             master.waiting.pop(0)
             master.handle(StoreFailed(first.operation, "the authority is away", retry=False))
@@ -531,7 +531,7 @@ async def test_channels_to_removed_servers_are_closed() -> None:
 @pytest.mark.guarantee("G13")
 def test_a_drain_that_has_ended_leaves_nothing_behind() -> None:
     _, master = draining()
-    drains: Any = master.core._drains  # noqa: SLF001  # what is kept of ended ones shows nowhere else
+    drains: Any = master.core.housekeeping.drains
     through, waiting = drains._through, drains._waiting  # noqa: SLF001  # what is kept of ended ones shows nowhere else
     through.update(["long-ago", "zeitgeist"])
     waiting["long-ago"] = ["its injectors"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millwheel.coordination.contract import Put
-from millwheel.master.injecting import refuse_old_hashes
+from millwheel.master.injection_plans import refuse_old_hashes
 from millwheel.master.messages import (
     BeginRestore,
     CancelTopology,

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import random
+import struct
+import zlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millwheel.model.envelope import FORMAT_VERSION, HEADER_BYTES, unwrap, wrap
+from millwheel.model.envelope import (
+    DEFLATED_VERSION,
+    FORMAT_VERSION,
+    HEADER_BYTES,
+    MAX_DEFLATED_BYTES,
+    pack_header,
+    unwrap,
+    wrap,
+    wrap_deflated,
+)
 from millwheel.store.contract import CorruptValueError
 
 
@@ -38,7 +51,63 @@ def test_a_missing_value_is_an_error() -> None:
 
 
 def test_a_newer_format_is_refused_by_its_number() -> None:
-    value = bytes((FORMAT_VERSION + 1,)) + wrap(b"x")[1:]
-    with pytest.raises(CorruptValueError, match=f"format {FORMAT_VERSION + 1}"):
+    value = bytes((DEFLATED_VERSION + 1,)) + wrap(b"x")[1:]
+    with pytest.raises(CorruptValueError, match=f"format {DEFLATED_VERSION + 1}"):
         unwrap(value, "here")
     assert len(wrap(b"")) == HEADER_BYTES
+
+
+@given(st.binary(max_size=40), st.integers(0, 9_000))
+def test_a_deflated_value_is_the_same_payload(part: bytes, times: int) -> None:
+    payload = part * times
+    value = wrap_deflated(payload)
+    assert unwrap(value, "here") == payload
+    assert value == wrap_deflated(payload)
+    assert len(value) <= len(wrap(payload))
+
+
+@pytest.mark.parametrize("size", [24_575, 24_576, 100_000])
+def test_only_what_becomes_clearly_smaller_is_deflated(size: int) -> None:
+    noise, text = random.Random(size).randbytes(size), bytes(size)
+    assert wrap_deflated(noise) == wrap(noise)
+    assert wrap_deflated(text)[0] == (DEFLATED_VERSION if size >= 24_576 else FORMAT_VERSION)
+    late_noise = text[:5_000] + noise
+    assert wrap_deflated(late_noise) == wrap(late_noise)
+
+
+def _stated(length: int, content: bytes) -> bytes:
+    deflated = struct.pack("<I", length) + content
+    return pack_header(DEFLATED_VERSION, zlib.crc32(deflated)) + deflated
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        _stated(9, zlib.compress(bytes(10))),
+        _stated(11, zlib.compress(bytes(10))),
+        _stated(10, zlib.compress(bytes(10)) + b"more"),
+        _stated(10, zlib.compress(bytes(10))[:-1]),
+        _stated(10, b"no stream"),
+        _stated(0, zlib.compress(b"")),
+        _stated(MAX_DEFLATED_BYTES + 1, zlib.compress(bytes(MAX_DEFLATED_BYTES + 1))),
+        pack_header(DEFLATED_VERSION, zlib.crc32(b"no")) + b"no",
+    ],
+)
+def test_a_deflated_value_has_the_bytes_that_it_states(value: bytes) -> None:
+    with pytest.raises(CorruptValueError, match="deflated"):
+        unwrap(value, "here")
+
+
+def test_what_a_length_bounds_takes_no_more_memory() -> None:
+    """A small value could be very long. No more than its stated length is read."""
+    bomb = _stated(100, zlib.compress(bytes(MAX_DEFLATED_BYTES)))
+    with pytest.raises(CorruptValueError, match="the 100 bytes"):
+        unwrap(bomb, "here")
+
+
+def test_a_deflated_value_is_read_as_it_was_first_written() -> None:
+    """Other builds of zlib write other bytes, so this is no form whose bytes are compared."""
+    written = bytes.fromhex(
+        "02a901971c881300007801edd03101000000c2a0f54f6d0a3f884061c0800103060c183060c0800103060c183060c0c07b6013880001"
+    )
+    assert unwrap(written, "here") == bytes(5_000)

@@ -143,6 +143,7 @@ BY_COLUMN: dict[str, tuple[Any, str, type, str, str]] = {
     "a type that takes no other fields": (Closed, "price", int, "item price", "price"),
     "a type of its own": (Dated, "price", int, "item price at", "price"),
     "a generic type": (Of[int], "price", int, "price", "price"),
+    "a number that may be missing": (Priced, "price", int, "price", "price"),
 }
 BY_VALUES: dict[str, tuple[Any, str, type, str]] = {
     "a missing field": (Bid, "price", int, "price"),
@@ -157,8 +158,8 @@ BY_VALUES: dict[str, tuple[Any, str, type, str]] = {
     "attributes of the user's": (Twice, "price", int, "price"),
     "a tag": (Tagged, "price", int, "price"),
     "a list": (Listed, "price", int, "price"),
+    "floats where integers or None may be": (Priced, "price", float, "float price"),
     "a restricted number": (Limited, "price", int, "price"),
-    "a number that may be missing": (Priced, "price", int, "price"),
     "a default that is made": (Made, "price", int, "price"),
     "a nested value": (Nested, "price", int, "price inner"),
     "a generic type without its argument": (Of, "price", int, "price"),

@@ -74,6 +74,8 @@ PLAIN = [Bid("tea", 7, 0.5, True, None), Bid("jam", -3, -0.0, False, None)]  # t
         mw.col("item").is_in(["tea", "é"]) | (mw.col("item") == "jam"),
         (mw.col("item") > "j") & (mw.col("item") <= mw.col("item")),
         mw.col("price").is_in([7, 9]) == mw.col("paid"),
+        mw.col("price") == None,  # noqa: E711 - as a user writes it
+        (mw.col("item") != None) & mw.col("paid"),  # noqa: E711
     ],
 )
 def test_plain_expressions_are_computed_by_columns(written: Any) -> None:
@@ -107,11 +109,14 @@ def test_what_may_differ_is_left_to_the_records(written: Any, value: int) -> Non
     "written",
     [
         mw.col("user.age") + 1,
-        mw.col("note") == "new",
         mw.col("price") > 2**63,
         mw.col("price").is_in([1, 2**64]),
         mw.col("weight").is_in([1]),
         mw.col("user") == None,  # noqa: E711 - as a user writes it
+        mw.col("note") > 5,
+        mw.col("note") < None,
+        mw.col("note") + 1,
+        mw.col("note") == mw.col("user"),
     ],
 )
 def test_what_no_column_says_is_left_to_the_records(written: Any) -> None:

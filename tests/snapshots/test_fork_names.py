@@ -176,7 +176,7 @@ def test_a_fresh_injector_is_below_no_restored_horizon(based: bool) -> None:
     dedup = receiver(based=based)
     sender = Sender("injector/next/orders/p", 30, None, "injector/next/orders", MIN_TIMESTAMP)
     verdict = dedup.check(OpaqueIds(hashed("shop/orders", "a", "new")), [b"k"] * 2, [100] * 2, sender)
-    assert (verdict.outcome, list(verdict.fresh_indexes)) == (CheckOutcome.JUDGED, [1])
+    assert (verdict.outcome, list(verdict.fresh_indexes)) == (CheckOutcome.CHECKED, [1])
 
 
 def lived(names: RestoredNames, *, based: bool, floor: bool) -> Dedup:

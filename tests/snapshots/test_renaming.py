@@ -16,6 +16,7 @@ from millwheel.worker.dedup import BatchIds, Dedup, DedupError, Sender, decode_d
 from millwheel.worker.dedup.renaming import renamed_delta, renamed_snapshot
 from millwheel.worker.dedup.results import IdDelta
 from millwheel.worker.dedup.snapshot import load
+from millwheel.worker.interval import renaming
 from millwheel.worker.interval.commits.divided import divide, entry_parts, joined
 from millwheel.worker.interval.entry import RUNS_FORMAT, IntervalEntry, ProductionRun, decode_entry, encode, encode_part
 from millwheel.worker.interval.panes.changes import PaneChange
@@ -182,6 +183,22 @@ def test_results_by_columns_are_renamed_once_each() -> None:
         (16, b"cat", "s", b"1", 7, fresh, b""),
         (17, b"dog", "s", b"2", 7, fresh, b""),
         (18, b"owl", "s", b"3", 8, fresh, b""),
+    ]
+
+
+@pytest.mark.guarantee("G2", section="6.1.2")
+def test_a_read_whose_rows_are_many_bytes_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One append does not take the rows of a run that it has taken."""
+    keys = [b"key-%03d" % at for at in range(100)]
+    targets = ((IncarnationId("sink:out"), keys), (IncarnationId("another"), b""))
+    run = ProductionRun(16, "s", targets, [(100, b"split")], [b"v"] * 100, list(range(100)))
+    entry = encode(IntervalEntry(RUNS_FORMAT, 0, 0, [], [], [], [], [], [], [], (0,), runs=[run]))
+    monkeypatch.setattr(renaming, "MAX_ENTRY_BYTES", len(entry))
+    small, parts = renamed_entry(entry, 1, {}, RestoredNames(NAMES), "entry 1", 11)
+    assert set(entry_parts(parts)) == {1}
+    read = decode_entry(joined(small, 1, parts, "entry 1"), "entry 1").productions
+    assert [(row[0], row[4], row[5]) for row in read] == [
+        (16 + at, at, ((IncarnationId("sink.11"), key),)) for at, key in enumerate(keys)
     ]
 
 

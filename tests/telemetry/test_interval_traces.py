@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+import msgspec
+
 import millwheel as mw
 from millwheel.model.time import Timestamp
 from millwheel.model.traced_records import MAX_TRACED_RECORDS
@@ -23,6 +25,7 @@ from millwheel.worker.messages import (
     StatesRead,
 )
 from tests.telemetry.traced_driver import TracedDriver
+from tests.worker.interval.reads import ReadsAtOnce, keyed_by_end
 
 
 class Passing(mw.Computation[tuple[str, str], int]):
@@ -144,6 +147,18 @@ def test_weak_productions_have_traces() -> None:
     driver.handle(Acknowledged(send.delivery.token))
     driver.commit_all()
     assert len(driver.spans.named("send out")) == 2
+
+
+def test_what_is_produced_at_once_has_traces() -> None:
+    """The records of each key come first, and those behind them last."""
+    driver = keyed_by_end(TracedDriver(ReadsAtOnce(), lambda what: "sampled" in what))
+    driver.deliver(("p", "plain", 1), ("q", "sampled", 2), ("r", "plain", 3))
+    read(driver)
+    driver.commit()
+    sent = [send.delivery for send in acknowledge(driver)]
+    traced = [one.values[index] for one in sent for index in sorted(one.traces or ())]
+    assert traced == [msgspec.msgpack.encode(f"sampled{end}") for end in ("-a", "-y", "-a", "-z", "")]
+    assert len(driver.spans.named("send out")) == 4
 
 
 def test_an_asynchronous_hook_ends_with_its_commit() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -44,12 +45,24 @@ AGGREGATES: dict[str, Any] = {
 }
 READ = [*AGGREGATES][:-2]
 """Those that call no function."""
+FILTERS: dict[str, tuple[Any, ...]] = {
+    "dear": (mw.col("price") >= 0,),
+    "light": (mw.col("weight") < 0.2, mw.col("price") * 2 != 2, mw.col("note") == ""),
+    "guarded": ((mw.col("price") != 0) & (6 / mw.col("price") > 1),),
+    "failing": (6 / mw.col("price") > mw.col("weight"),),
+    "number": (mw.col("price"), mw.col("weight") - 0.1),
+    "text": (mw.col("note"),),
+    "none": (mw.col("auction") == "z",),
+}
+"""Filters by expressions before the windows."""
 
 
 def program(before: str, chosen: list[str], late: bool) -> mw.Topology:
     """``before``: what is between the source and the windows."""
     topology = mw.Topology("totals")
     bids: Any = topology.source("bids", Bid)
+    for condition in FILTERS.get(before, ()):
+        bids = bids.filter(condition)
     if before == "filter":
         bids = bids.filter(lambda bid: bid.price >= 0)
     elif before == "map":
@@ -93,8 +106,14 @@ BESIDE_A_LATE_ONE = [
 ]
 
 
-def results(topology: mw.Topology, actions: list[tuple[str, Any]], limits: IntervalSettings, tables: bool) -> Any:
-    """All that the topology does. Results of windows that end together have no order."""
+def results(
+    topology: mw.Topology,
+    actions: list[tuple[str, Any]],
+    limits: IntervalSettings,
+    tables: bool,
+    make: Callable[..., Any] = Bid,
+) -> Any:
+    """All that the topology does. Results of windows that end together have no order. ``make``: the records."""
     with pytest.MonkeyPatch.context() as patches:
         if tables:
             patches.setattr(IntervalReceiver, "deliver", as_table)
@@ -105,7 +124,7 @@ def results(topology: mw.Topology, actions: list[tuple[str, Any]], limits: Inter
                     if kind == "send":
                         harness.send_all(
                             "bids",
-                            [(Bid(key, *rest), mw.Timestamp(NOON + at * SECOND)) for key, at, *rest in what],
+                            [(make(key, *rest), mw.Timestamp(NOON + at * SECOND)) for key, at, *rest in what],
                         )
                     elif kind == "advance":
                         watermark = max(watermark, what)
@@ -123,11 +142,15 @@ def results(topology: mw.Topology, actions: list[tuple[str, Any]], limits: Inter
 
 @pytest.mark.guarantee("G1", section="4.2")
 @settings(max_examples=150)
-@given(actions, limits, st.sampled_from(["", "", "filter", "map"]), any_of_them, st.booleans())
+@given(actions, limits, st.sampled_from(["", "filter", "map", *FILTERS]), any_of_them, st.booleans())
 @example(BESIDE_A_LATE_ONE, COLUMNS, "", ["total", "weight"], False)
 @example(BESIDE_A_LATE_ONE, COLUMNS, "", ["total", "weight"], True)
 @example(BESIDE_A_LATE_ONE, COLUMNS, "", ["dear", "worth", "more"], False)
 @example(BESIDE_A_DROPPED_ONE, COLUMNS, "filter", ["share"], False)
+@example(BESIDE_A_DROPPED_ONE, COLUMNS, "guarded", ["share"], False)
+@example(BESIDE_A_DROPPED_ONE, COLUMNS, "failing", ["share"], False)
+@example(BESIDE_A_LATE_ONE, COLUMNS, "light", ["number", "weight"], True)
+@example(BESIDE_A_LATE_ONE, COLUMNS, "none", ["number"], False)
 @example(BEYOND_AND_BACK, replace(COLUMNS, batch_records=1), "", ["total", "mean price"], False)
 def test_fields_of_columns_have_the_effects_of_records(
     actions: list[Any], limits: IntervalSettings, before: str, chosen: list[str], late: bool
@@ -138,7 +161,7 @@ def test_fields_of_columns_have_the_effects_of_records(
     assert results(program(before, chosen, late), actions, limits, True) == expected
 
 
-@pytest.mark.parametrize("before", ["", "filter", "map"])
+@pytest.mark.parametrize("before", ["", "filter", "map", "dear", "light", "guarded", "number", "none"])
 @pytest.mark.parametrize("other", ["", "other", "long"])
 def test_values_are_made_where_only_they_say_it(before: str, other: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A field or an expression makes none. A function, before the windows or in an aggregate, needs each of them."""
@@ -162,8 +185,9 @@ def test_values_are_made_where_only_they_say_it(before: str, other: str, monkeyp
         batch = [(Bid(key, 3, 0.5), mw.Timestamp(NOON + at * SECOND)) for at, key in enumerate("abcabcaabbccabc")]
         harness.send_all("bids", batch)
         harness.finish()
-        assert sum(one.number for one in harness.values("totals")) == len(batch)
-    assert bool(made) == (before != "" or other != "")
+        passed = 0 if before in ("none", "light") else len(batch)
+        assert sum(one.number for one in harness.values("totals")) == passed
+    assert bool(made) == (before in ("filter", "map") or other != "")
 
 
 @pytest.mark.guarantee("G1", section="4.2")

@@ -11,7 +11,7 @@ import pytest
 import millwheel as mw
 from millwheel import agg, windows
 from millwheel.model.catalog import OwnedInterval
-from millwheel.model.formats import COLUMNS, RESULT_COLUMNS
+from millwheel.model.formats import COLUMNS, DEFLATED_ENTRIES, RESULT_COLUMNS
 from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2
@@ -39,7 +39,7 @@ def builder(number: int, settings: IntervalSettings) -> Builder:
     programs = SimpleNamespace(
         has=lambda _: True, compile=lambda code, name, computation: compile_computation(topology, computation)
     )
-    routing = SimpleNamespace(bind=lambda stream, encode: SimpleNamespace(derived=()), locate=None)
+    routing = SimpleNamespace(bind=lambda *_: SimpleNamespace(derived=()), locate=None)
     doubles = cast("Any", known), cast("Any", programs), cast("Any", routing)
     return Builder(*doubles, settings, lambda _: IntervalMeasures(), BatchTime())
 
@@ -69,3 +69,10 @@ def test_results_are_stored_as_columns_from_their_format_on() -> None:
     """Workers of an earlier version read no such entries."""
     made = [built(builder(number, IntervalSettings()), "j1") for number in (RESULT_COLUMNS - 1, RESULT_COLUMNS)]
     assert [core.state.config.result_columns for core in made] == [False, True]
+
+
+def test_entries_are_deflated_from_their_format_on() -> None:
+    """Workers of an earlier version read no such values."""
+    made = [built(builder(number, IntervalSettings()), "j1") for number in (DEFLATED_ENTRIES - 1, DEFLATED_ENTRIES)]
+    appends = [core.state.journal.append(1, b"entry", 5, lambda: 0).append for core in made]
+    assert [append.deflate for append in appends] == [False, True]

@@ -35,7 +35,7 @@ from tests.worker.test_worker import hosted, worker
 JOURNAL = "c.1.j1"
 
 
-async def certain(call: Callable[[], Awaitable[Any]]) -> Any:
+async def retry(call: Callable[[], Awaitable[Any]]) -> Any:
     """The outcome of a call of the memory store is always known."""
     return await call()
 
@@ -126,7 +126,7 @@ async def test_what_is_read_ahead_is_not_read_again() -> None:
         request = wire.PrepareOpenRequest(incarnation=IncarnationId("c.1"), journals=[JOURNAL, "c.1.gone"])
         await stub.PrepareOpen(request, timeout=patience(5))
     assert store.read == list(parts[:2]), "an id segment is read when its filter hits"
-    opened = await Opener(store, FenceJournal(JOURNAL, 6), certain, ahead).open()
+    opened = await Opener(store, FenceJournal(JOURNAL, 6), retry, ahead).open()
     assert store.read == list(parts[:2])
     assert opened.parts == {parts[0]: b"meta", parts[1]: b"segment/filter/x/1", parts[2]: b""}
     assert opened.entries == [b"entry"]
@@ -154,7 +154,7 @@ async def test_openers_of_children_in_any_order_seal_and_create_once() -> None:
     parent = Parent(JOURNAL, ALL_KEYS)
 
     async def opened(journal: str, sequencer: int) -> Opened:
-        return await Opener(store, FenceJournal(journal, sequencer, (parent,)), certain, {}).open()
+        return await Opener(store, FenceJournal(journal, sequencer, (parent,)), retry, {}).open()
 
     first, second, moved = await asyncio.gather(opened("c.1.j2", 7), opened("c.1.j3", 8), opened("c.1.j2", 9))
     for child in (first, second, moved):
@@ -176,12 +176,12 @@ async def test_a_child_whose_head_names_no_base_reads_its_parents() -> None:
     """The head of such a child names parts, and these are of its entry."""
     store, _ = await with_base()
     parent = Parent(JOURNAL, ALL_KEYS)
-    await Opener(store, FenceJournal("c.1.j2", 7, (parent,)), certain, {}).open()
+    await Opener(store, FenceJournal("c.1.j2", 7, (parent,)), retry, {}).open()
     small, parts = divide(b"a large entry", 7, 2, 5)
     for part, blob in parts.items():
         await store.write_part("c.1.j2", part, blob)
     await store.append("c.1.j2", Append(7, 2, 1, tuple(parts), small))
-    opened = await Opener(store, FenceJournal("c.1.j2", 8, (parent,)), certain, {}).open()
+    opened = await Opener(store, FenceJournal("c.1.j2", 8, (parent,)), retry, {}).open()
     assert [one.parent for one in opened.parents] == [parent]
     assert joined(opened.entries[0], 2, opened.parts, "here") == b"a large entry"
 

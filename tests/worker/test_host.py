@@ -134,12 +134,12 @@ async def test_a_host_says_that_it_repeats_a_call_as_long_as_it_does() -> None:
     rig = Rig()
     await rig.open()
     rig.store.script = ["lost"] * 3
-    assert not rig.host.certain.repeated
+    assert not rig.host.retried.repeated
     performing = asyncio.ensure_future(rig.perform(entry(1)))
-    await until(lambda: rig.host.certain.repeated)
+    await until(lambda: rig.host.retried.repeated)
     await performing
-    assert not rig.host.certain.repeated
-    assert rig.host.certain.last_error
+    assert not rig.host.retried.repeated
+    assert rig.host.retried.last_error
 
 
 @pytest.mark.guarantee("G3", section="6.2")

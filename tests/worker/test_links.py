@@ -13,7 +13,7 @@ from millwheel.rpc.v1.catalog_pb2 import WorkerRecord
 from millwheel.rpc.v1.common_pb2 import Endpoint
 from millwheel.rpc.v1.inspection_pb2 import GetWorkerLoadResponse
 from millwheel.store.contract import StoreUnavailableError
-from millwheel.store.repetition import CertainCalls
+from millwheel.store.repetition import RetriedCalls
 from millwheel.worker.process.links import WorkerLinks
 from millwheel.worker.process.peers import PeerConnection
 from tests.patience import until
@@ -26,7 +26,7 @@ class Peer:
     broken_seconds: float
 
 
-def links(repeating: Sequence[CertainCalls] = ()) -> WorkerLinks:
+def links(repeating: Sequence[RetriedCalls] = ()) -> WorkerLinks:
     catalog = Catalog()
     for name in ("w1", "w2", "w3"):
         catalog.workers[name] = WorkerRecord(endpoint=Endpoint(worker_id=name, address=f"{name}:7450"))
@@ -63,7 +63,7 @@ async def test_a_report_has_a_bounded_number_of_links() -> None:
 
 
 async def test_a_report_has_the_error_of_calls_that_are_repeated() -> None:
-    calls, full = CertainCalls("journal j"), True
+    calls, full = RetriedCalls("journal j"), True
 
     async def write() -> None:
         if full:

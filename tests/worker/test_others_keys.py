@@ -9,6 +9,7 @@ import pytest
 from millwheel.model.catalog import Catalog, Consumer
 from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.v1 import topology_pb2 as specs
+from millwheel.sdk.effects import ProducedRead
 from millwheel.sdk.errors import KeyExtractionError
 from millwheel.worker.process.destinations import CatalogRouting
 
@@ -18,13 +19,22 @@ COUNT = Consumer(
 )  # fmt: skip
 
 
+LOG = Consumer(
+    IncarnationId("log.2"), "web", "", specs.KeySpec(), specs.CodeReference(), exactly_once=True, feedback=False,
+    log=True,
+)  # fmt: skip
+
+
 class OneConsumer:
-    """A catalog in which COUNT reads every stream."""
+    """A catalog in which COUNT reads every stream, until a test changes it."""
 
     shape = 1
 
+    def __init__(self) -> None:
+        self.found = [COUNT]
+
     def consumers(self, stream: str) -> list[Consumer]:
-        return [COUNT]
+        return self.found
 
 
 def user_code(value: Any) -> bytes:
@@ -42,3 +52,28 @@ def test_a_failed_key_names_the_topology_that_reads(extract: Any, stream: str, o
     with pytest.raises(KeyExtractionError) as failed:
         routing.bind(stream, bytes).route("x")
     assert failed.value.other_topology == other
+
+
+@pytest.mark.guarantee("G1", section="4.2")
+def test_many_values_have_the_targets_that_each_has_now() -> None:
+    catalog = OneConsumer()
+    routing = CatalogRouting(cast("Catalog", catalog), lambda consumer, stream: str.encode)
+    binding = routing.bind("web/clicks", bytes)
+    for found in ([COUNT], [COUNT, LOG], [LOG], []):
+        catalog.found = found
+        routing.refresh()
+        assert binding.route_all is not None
+        read = ProducedRead("web/clicks", [b"1", b"2"], [1, 2], binding.route_all(["x", "y"]))
+        assert [one.targets for one in read.productions()] == [binding.route("x"), binding.route("y")]
+
+
+def stopping(value: str) -> bytes:
+    return next(iter(() if value == "y" else (b"x",)))
+
+
+def test_keys_that_stop_an_iteration_are_an_error_of_many_values() -> None:
+    routing = CatalogRouting(cast("Catalog", OneConsumer()), lambda consumer, stream: stopping)
+    route_all = routing.bind("web/clicks", bytes).route_all
+    assert route_all is not None
+    with pytest.raises(ValueError, match="StopIteration"):
+        route_all(["x", "y", "z"])

@@ -38,10 +38,10 @@ class Count(mw.Computation[tuple[str, str], int]):
         ctx.state += 1
 
 
-def asked(driver: IntervalDriver, event: Any) -> m.JournalStands:
+def asked(driver: IntervalDriver, event: Any) -> m.SnapshotHoldAnswer:
     """The core's answer."""
     driver.handle(event)
-    (answer,) = driver.take(m.JournalStands)
+    (answer,) = driver.take(m.SnapshotHoldAnswer)
     return answer
 
 
@@ -75,7 +75,7 @@ def test_another_snapshot_does_not_thaw_an_interval() -> None:
 def test_an_interval_that_is_not_open_is_not_held() -> None:
     for early in (m.Freeze("s", None), m.PinJournal("s", None)):
         driver = IntervalDriver(Count(), early=[early])
-        (answer,) = driver.take(m.JournalStands)
+        (answer,) = driver.take(m.SnapshotHoldAnswer)
         assert not answer.held
         driver.deliver(("a", "x", 1))
         assert driver.take(m.AppendEntry)
@@ -85,7 +85,7 @@ def test_a_lost_owner_answers_no_snapshot() -> None:
     driver = IntervalDriver(Count())
     driver.handle(m.Deposed("a successor"))
     driver.handle(m.Freeze("s", None))
-    assert not driver.take(m.JournalStands)
+    assert not driver.take(m.SnapshotHoldAnswer)
 
 
 @pytest.mark.guarantee("G12", section="6.1.2")
@@ -123,7 +123,7 @@ def test_a_frozen_log_begins_no_commit() -> None:
     driver.deliver([b"a"])
     driver.run()
     driver.handle(m.Freeze("s", None))
-    assert driver.stands == [m.JournalStands(None, True, True, 1)], LOG_JOURNAL
+    assert driver.hold_answers == [m.SnapshotHoldAnswer(None, True, True, 1)], LOG_JOURNAL
     driver.deliver([b"b"])
     assert driver.core.next_deadline() is None
     driver.run()
@@ -158,7 +158,7 @@ async def test_a_freeze_ends_when_nobody_thaws() -> None:
 
     def react(event: Any) -> list[Any]:
         seen.append(event)
-        return [m.JournalStands(event.request, True, True, 9)] if isinstance(event, m.Freeze | m.Thaw) else []
+        return [m.SnapshotHoldAnswer(event.request, True, True, 9)] if isinstance(event, m.Freeze | m.Thaw) else []
 
     async with serving(ScriptedCore(react)) as stub:
         request = wire.FreezeJournalsRequest(token="s", journals=owned(), hold_ms=50)
@@ -175,7 +175,7 @@ async def test_a_freeze_waits_for_the_append_in_flight() -> None:
     def react(event: Any) -> list[Any]:
         nonlocal count
         count += 1
-        return [m.JournalStands(event.request, True, count > 3, 9)] if isinstance(event, m.Freeze) else []
+        return [m.SnapshotHoldAnswer(event.request, True, count > 3, 9)] if isinstance(event, m.Freeze) else []
 
     async with serving(ScriptedCore(react)) as stub:
         request = wire.FreezeJournalsRequest(token="s", journals=owned(), hold_ms=2_000)

@@ -4,7 +4,7 @@ One :class:`Dedup` belongs to one owned interval. The interval core uses it as f
 
     dedup = Dedup(interval, journal)                           # or Dedup.restore(interval, journal, bases), then replay
     verdict = dedup.check(ids, keys, timestamps, sender)       # checks a delivery; fresh records become pending
-    ... verdict.outcome is JUDGED:
+    ... verdict.outcome is CHECKED:
         verdict.all_fresh or verdict.fresh                     # run the hooks of these
         verdict.duplicates                                     # ACK now
         verdict.waiting                                        # refuse: their first copy is not committed yet
@@ -15,7 +15,7 @@ One :class:`Dedup` belongs to one owned interval. The interval core uses it as f
     dedup.committed(delta)                                     # in the order of the takes
     dedup.abandon(verdict, indexes | None)                     # give up fresh records (refused as full)
     dedup.admit(sequence); dedup.retire(sequence)              # after UNKNOWN_SEQUENCE, after a change of the catalog
-    dedup.retire_injector(origin); dedup.retire_query(query)   # when an operator retires them
+    dedup.retire_injector(injector); dedup.retire_query(query)   # when an operator retires them
     dedup.begin_life(group, floor)                             # the catalog shows a new life of an injected stream
     dedup.learn(computation, sequencers)                       # an authority broadcast: first its sequencers,
     dedup.advance(computation, watermark, slack)               # then its value, which collects opaque ids

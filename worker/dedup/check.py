@@ -36,18 +36,18 @@ class DuplicateCheck:
         self.opaque_groups: Collection[str] = self.tables.opaque.keys()
         """The sending groups that have sent opaque ids. They stay, also without ids."""
         self.segment_ids = segment_ids
-        self.news = IdDelta()
-        """What has changed since the last commit was sealed."""
+        self.next_delta = IdDelta()
+        """The facts since the last ``take``, for the next one."""
         self._marks: dict[str, tuple[int, Sequence[int]]] = {}
         self._learned: dict[tuple[str, Span], int] = {}
-        """The sequencers among the news, the newest last. An owner that commits nothing learns more and more (G13)."""
+        """The sequencers among those facts, the newest last. An owner that commits nothing learns many (G13)."""
 
     def check(
         self, ids: DeliveryIds, keys: Sequence[bytes], timestamps: Sequence[int], sender: Sender
     ) -> DeliveryVerdict:
         """Check a delivery. Its fresh and unsure records become pending.
 
-        ``keys`` and ``timestamps`` are the records' columns. Nothing becomes pending if the outcome is not JUDGED.
+        ``keys`` and ``timestamps`` are the records' columns. Nothing becomes pending if the outcome is not CHECKED.
         """
         if self.tables.sequencers.current.get(sender.name) != sender.sequencer and not self._accept(sender):
             return DeliveryVerdict(CheckOutcome.REFUSED_SEQUENCER, len(keys))
@@ -56,7 +56,7 @@ class DuplicateCheck:
         elif isinstance(ids, OpaqueIds):
             verdict = self._check_opaque(ids, timestamps, sender)
         else:
-            verdict = DeliveryVerdict(CheckOutcome.JUDGED, len(ids.ids), ids.ids)
+            verdict = DeliveryVerdict(CheckOutcome.CHECKED, len(ids.ids), ids.ids)
             verdict.source = self.tables.query(ids.query).check(ids.batch, ids.ids, verdict)
         return verdict
 
@@ -74,16 +74,16 @@ class DuplicateCheck:
             self._learned.pop((group, span), None)
             self._learned[group, span] = sequencer
             if isinstance(span, str):
-                self._forget_drawn(span, sequencer)
+                self._retire_older_sequences(span, sequencer)
 
-    def _forget_drawn(self, origin: str, sequencer: int) -> None:
+    def _retire_older_sequences(self, injector: str, sequencer: int) -> None:
         """Drop the sequences that an injector process has named after its older sequencers ("stream/process/s5").
 
         Deliveries under an older sequencer are refused from now on, so these sequences are not needed any more. A
         sequence with pending records stays until a later call.
         """
-        prefix = f"{origin.removeprefix(INJECTOR_PREFIX)}/s"
-        own = [source for source in self.tables.positions.values() if source.origin == origin]
+        prefix = f"{injector.removeprefix(INJECTOR_PREFIX)}/s"
+        own = [source for source in self.tables.positions.values() if source.injector == injector]
         for source in own:
             number = source.sequence.removeprefix(prefix) if source.sequence.startswith(prefix) else ""
             if number.isdigit() and int(number) < sequencer and not source.pending:
@@ -95,10 +95,10 @@ class DuplicateCheck:
             if sender.keys is not None:
                 return DeliveryVerdict(CheckOutcome.UNKNOWN_SEQUENCE, len(keys))
             source = self.tables.admit(ids.sequence, sender.name)
-            self.news.admitted.append((ids.sequence, sender.name))
+            self.next_delta.admitted.append((ids.sequence, sender.name))
             # A replay retires last. The retired one was of a former life.
-            self.news.retired = [sequence for sequence in self.news.retired if sequence != ids.sequence]
-        verdict = DeliveryVerdict(CheckOutcome.JUDGED, len(ids.positions), ids.positions, source)
+            self.next_delta.retired = [sequence for sequence in self.next_delta.retired if sequence != ids.sequence]
+        verdict = DeliveryVerdict(CheckOutcome.CHECKED, len(ids.positions), ids.positions, source)
         source.check(ids, keys, verdict)
         # Only the highest mark is journaled. If a mark is lost, the next owner only remembers more ids than needed.
         journaled = self._marks.get(ids.sequence, (0, ()))[0]
@@ -110,7 +110,7 @@ class DuplicateCheck:
         source = self.tables.opaque_source(sender.group)
         if sender.watermark is not None and sender.watermark < source.horizon:
             return DeliveryVerdict(CheckOutcome.SEND_AGAIN, len(ids.ids))
-        verdict = DeliveryVerdict(CheckOutcome.JUDGED, len(ids.ids), ids.ids, source)
+        verdict = DeliveryVerdict(CheckOutcome.CHECKED, len(ids.ids), ids.ids, source)
         least = max(
             stamp for stamp in (sender.watermark, sender.received_watermark, MIN_TIMESTAMP) if stamp is not None
         )
@@ -124,7 +124,7 @@ class DuplicateCheck:
         Invariant: each fresh record is taken once or abandoned once. Deltas are committed in the order in which they
         were taken. The caller must ensure both.
         """
-        delta, self.news = self.news, IdDelta()
+        delta, self.next_delta = self.next_delta, IdDelta()
         delta.marks, self._marks = [(sequence, *mark) for sequence, mark in self._marks.items()], {}
         delta.sequencers, self._learned = [(*place, number) for place, number in self._learned.items()], {}
         positions: dict[str, list[int]] = {}
@@ -193,7 +193,7 @@ class DuplicateCheck:
         """Whether the source belongs to a former life of its stream. Its ids need not be remembered: later copies of
         its records are below the floor."""
         if isinstance(source, PositionSource):
-            return self.tables.positions.get(source.sequence) is not source and bool(source.origin)
+            return self.tables.positions.get(source.sequence) is not source and bool(source.injector)
         return isinstance(source, OpaqueSource) and self.tables.opaque.get(source.group) is not source
 
     def retire(self, name: str) -> None:
@@ -201,14 +201,14 @@ class DuplicateCheck:
 
         The caller looks its later deliveries up, and refuses them. No effect while records of it are pending.
         """
-        tables, news = self.tables, self.news
+        tables, delta = self.tables, self.next_delta
         source = tables.positions.get(name) or tables.opaque.get(name)
         if (source is not None and source.pending) or not tables.retire(name):
             return
         self._marks.pop(name, None)
         self._learned = {place: number for place, number in self._learned.items() if place[0] != name}
-        news.horizons = [row for row in news.horizons if row[0] != name]
-        news.retired.append(name)
+        delta.horizons = [row for row in delta.horizons if row[0] != name]
+        delta.retired.append(name)
 
     def seal(self) -> list[SegmentSealed]:
         """Seal full segments. The caller writes their parts, then calls ``segment_stored``.

@@ -28,7 +28,7 @@ def decode_delta(wire: Sequence[Any]) -> IdDelta:
         positions=[(sequence, decode_positions(rest)) for sequence, *rest in positions],
         opaque=[(group, collect, split_ids(blob)) for group, collect, blob in opaque],
         batches=[(query, batch, split_ids(blob)) for query, batch, blob in batches],
-        admitted=[(sequence, origin) for sequence, origin in admitted],
+        admitted=[(sequence, injector) for sequence, injector in admitted],
         marks=[(sequence, mark, unacked) for sequence, mark, unacked in marks],
         retired=list(retired),
         sequencers=[decode_sequencer(row) for row in sequencers],

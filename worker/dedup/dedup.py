@@ -96,11 +96,11 @@ class Dedup(DuplicateCheck):
         known = self.tables.positions.get(sequence)
         if known is None or not known.complete:
             self.tables.admit(sequence, "")
-            self.news.admitted.append((sequence, ""))
+            self.next_delta.admitted.append((sequence, ""))
 
     def journals(self) -> list[str]:
         """The senders' journals for which positions or marks are kept."""
-        return [sequence for sequence, source in self.tables.positions.items() if not source.origin]
+        return [sequence for sequence, source in self.tables.positions.items() if not source.injector]
 
     def computations(self) -> list[str]:
         """The sending computations' incarnations of which ids or sequencers are kept."""
@@ -108,15 +108,15 @@ class Dedup(DuplicateCheck):
         return [group for group in {**tables.opaque, **dict.fromkeys(tables.sequencers.computations)}
                 if not is_injector(group)]  # fmt: skip
 
-    def retire_injector(self, origin: str) -> None:
+    def retire_injector(self, injector: str) -> None:
         """An operator retired the injector process for good: its deliveries are refused from now on.
 
         Sequences with pending records stay. A repeated call drops them later. Sequences that are not named after the
         process stay too, because other processes may continue them.
         """
-        self._learn("", origin, TERMINAL_SEQUENCER)
-        own = f"{origin.removeprefix(INJECTOR_PREFIX)}/"
-        sequences = [name for name, source in self.tables.positions.items() if source.origin == origin]
+        self._learn("", injector, TERMINAL_SEQUENCER)
+        own = f"{injector.removeprefix(INJECTOR_PREFIX)}/"
+        sequences = [name for name, source in self.tables.positions.items() if source.injector == injector]
         for sequence in sequences:
             if sequence.startswith(own):
                 self.retire(sequence)
@@ -132,7 +132,7 @@ class Dedup(DuplicateCheck):
         ``first``: this owner knew of no life before. An earlier version may have served the present life without its
         floor. Then the journal has a sequencer of the present life. The ids stay, and the life has no floor here.
         """
-        tables, news = self.tables, self.news
+        tables, delta = self.tables, self.next_delta
         if floor <= max(tables.sequencers.floor(group), tables.lives_without_floor.get(group, 0)):
             return
         if first and tables.sequencers.has_above(group, floor):
@@ -141,8 +141,8 @@ class Dedup(DuplicateCheck):
         for sequence in tables.sequences_of(group):
             self._marks.pop(sequence, None)
         span = life_span(group)
-        news.admitted = [row for row in news.admitted if not row[1].startswith(span)]
-        news.horizons = [row for row in news.horizons if row[0] != group]
+        delta.admitted = [row for row in delta.admitted if not row[1].startswith(span)]
+        delta.horizons = [row for row in delta.horizons if row[0] != group]
         tables.end_former_life(group)
         tables.uncommitted_floors.add(group)
         self._learn("", span, floor)
@@ -173,8 +173,8 @@ class Dedup(DuplicateCheck):
             source.horizon = horizon
             if source.runs or source.segments:
                 source.forget()
-            self.news.horizons = [row for row in self.news.horizons if row[0] != group]
-            self.news.horizons.append((group, watermark, horizon))
+            self.next_delta.horizons = [row for row in self.next_delta.horizons if row[0] != group]
+            self.next_delta.horizons.append((group, watermark, horizon))
 
     def segment_stored(self, name: str) -> None:
         """Both parts of the segment are in the store: later snapshots rely on them."""

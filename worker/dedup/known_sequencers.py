@@ -18,7 +18,7 @@ from millwheel.store.contract import TERMINAL_SEQUENCER
 __all__ = ["SequencerMap", "SequencerRow", "Span", "group_of_life", "life_span"]
 
 Span = tuple[bytes, bytes | None] | str
-"""Producing keys as (start, end), or an injector process (its ``origin``)."""
+"""Producing keys as (start, end), or an injector process (its name as a sender)."""
 
 SequencerRow = tuple[str, Span, int]
 """(group or "" for an injector process, span, sequencer)."""
@@ -110,8 +110,8 @@ class SequencerMap:
             if group_of_life(span):
                 former = [one for one, n in self._injectors.items()
                           if one.startswith(span) and not sequencer <= n < TERMINAL_SEQUENCER]  # fmt: skip
-                for origin in former:
-                    del self._injectors[origin]
+                for injector in former:
+                    del self._injectors[injector]
             self._injectors[span] = sequencer
         else:
             steps = self._keys.setdefault(group, _Steps())
@@ -139,12 +139,14 @@ class SequencerMap:
     def has_above(self, group: str, floor: int) -> bool:
         """Whether a process of the injector group has a known sequencer of at least ``floor``."""
         span = life_span(group)
-        known = (number for origin, number in self._injectors.items() if origin.startswith(span) and origin != span)
+        known = (
+            number for injector, number in self._injectors.items() if injector.startswith(span) and injector != span
+        )
         return any(floor <= number < TERMINAL_SEQUENCER for number in known)
 
     def rows(self) -> list[SequencerRow]:
         """The whole map, as rows that ``learn`` accepts. Floors come first, because they replace other rows."""
-        found: list[SequencerRow] = [("", origin, number) for origin, number in self._injectors.items()]
+        found: list[SequencerRow] = [("", injector, number) for injector, number in self._injectors.items()]
         found.sort(key=lambda row: not group_of_life(row[1]))
         for group, steps in self._keys.items():
             ends: list[bytes | None] = [*steps.starts[1:], None]

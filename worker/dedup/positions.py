@@ -35,7 +35,7 @@ _SLACK = 64
 class PositionSource:
     """One sequence at one receiver. ``pieces`` are disjoint and sorted. Keys outside them are not admitted."""
 
-    __slots__ = ("_prune_at", "_starts", "complete", "interval", "origin", "pending", "pieces", "seen", "sequence",
+    __slots__ = ("_prune_at", "_starts", "complete", "injector", "interval", "pending", "pieces", "seen", "sequence",
                  "top")  # fmt: skip
 
     def __init__(self, sequence: str, interval: KeyInterval, pieces: Sequence[PositionPiece], seen: set[int]) -> None:
@@ -47,7 +47,7 @@ class PositionSource:
         self.top = max([max(seen, default=-1), *ends])
         """No position above it is committed or pending."""
         self.pending = PendingPositions()
-        self.origin = ""
+        self.injector = ""
         """The injector process that sends the sequence. Empty for a journal's sequence."""
         self._prune_at = _SLACK
         self._index()
@@ -156,10 +156,10 @@ class PositionSource:
         if len(pieces) == 1 and mark <= pieces[0].mark and not pieces[0].holes and (mark <= self.top or not self.seen):
             return False
         open_ = set(unacked)
-        news = [piece.apply(mark, open_, self.seen) for piece in pieces]
+        changed = [piece.apply(mark, open_, self.seen) for piece in pieces]
         self.join_equal_pieces()
         self._prune()
-        return any(news)
+        return any(changed)
 
     def commit(self, positions: Sequence[int]) -> None:
         """The pending positions are committed."""

@@ -40,7 +40,7 @@ class DedupError(Exception):
 class CheckOutcome(Enum):
     """The result for a delivery as a whole."""
 
-    JUDGED = 1
+    CHECKED = 1
     """Each record has its own result, in the verdict's lists."""
     UNKNOWN_SEQUENCE = 2
     """This receiver has no marks for the sequence. The caller reads (linearizably) whether the sequence is alive. If
@@ -63,7 +63,7 @@ class DeliveryVerdict:
                  "unsure", "waiting")  # fmt: skip
 
     def __init__(self, outcome: CheckOutcome, size: int, ids: Sequence[Any] = (), source: Any = None) -> None:
-        """``ids``: the ids of the records. ``source``: what knows of them. Both only if the outcome is JUDGED."""
+        """``ids``: the ids of the records. ``source``: what knows of them. Both only if the outcome is CHECKED."""
         self.outcome = outcome
         self.size = size
         self.ids = ids

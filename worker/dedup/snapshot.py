@@ -67,7 +67,7 @@ def _rows(tables: Tables) -> Iterator[Row]:
             yield ["sequencer", *row]
     for source in tables.positions.values():
         pieces = [[p.interval.start, p.interval.end, p.mark, sorted(p.holes)] for p in source.pieces]
-        yield ["sequence", source.sequence, source.origin, pieces]
+        yield ["sequence", source.sequence, source.injector, pieces]
         for chunk in _chunks(sorted(source.seen)):
             yield ["seen", source.sequence, *encode_positions(chunk)]
         for at, piece in enumerate(source.pieces):
@@ -116,10 +116,10 @@ def _load_row(tables: Tables, kind: str, row: Row, filters: Mapping[str, bytes])
         case "sequencer":
             tables.sequencers.learn(*decode_sequencer(row))
         case "sequence":
-            name, origin, pieces = row
+            name, injector, pieces = row
             cut = [PositionPiece(KeyInterval(start, end), mark, holes) for start, end, mark, holes in pieces]
             source = tables.positions[name] = PositionSource(name, tables.interval, cut, set())
-            source.origin = origin
+            source.injector = injector
         case "seen":
             tables.positions[row[0]].remember(decode_positions(row[1:]))
         case "ranges":
@@ -185,6 +185,6 @@ def _inherit_sequence(interval: KeyInterval, sources: Sequence[PositionSource]) 
         (piece for source in sources for piece in source.inherited_by(interval)), key=lambda piece: piece.interval.start
     )
     child = PositionSource(sources[0].sequence, interval, pieces, set().union(*(source.seen for source in sources)))
-    child.origin = sources[0].origin
+    child.injector = sources[0].injector
     child.join_equal_pieces()
     return child

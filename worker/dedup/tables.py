@@ -61,10 +61,10 @@ class Tables:
         self.segment_number += 1
         return f"{self.journal}/{self.segment_number}"
 
-    def admit(self, sequence: str, origin: str) -> PositionSource:
+    def admit(self, sequence: str, injector: str) -> PositionSource:
         """Admit the sequence for all keys without a mark: nothing of it is committed for them."""
         source = self.sequence(sequence)
-        source.origin = origin
+        source.injector = injector
         source.admit()
         return source
 
@@ -88,7 +88,7 @@ class Tables:
 
     def sequences_of(self, group: str) -> list[str]:
         """The sequences that processes of the injector group send."""
-        return [name for name, source in self.positions.items() if source.origin.startswith(life_span(group))]
+        return [name for name, source in self.positions.items() if source.injector.startswith(life_span(group))]
 
     def replay(self, delta: IdDelta) -> None:
         """Apply a committed delta. Sequencers come first: an id may be forgotten only once its old senders are
@@ -98,8 +98,8 @@ class Tables:
             if group and row[2] >= self.sequencers.floor(group):
                 self.end_former_life(group)
             self.sequencers.learn(*row)
-        for sequence, origin in delta.admitted:
-            self.admit(sequence, origin)
+        for sequence, injector in delta.admitted:
+            self.admit(sequence, injector)
         for sequence, positions in delta.positions:
             self.sequence(sequence).remember(positions)
         for sequence, ranges in delta.ranges:

@@ -6,7 +6,7 @@ names it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from millwheel.model.incarnation import IncarnationId
+from millwheel.sdk.effects import each_target
 from millwheel.store.contract import CorruptValueError
 from millwheel.worker.interval.panes.changes import PaneChange
 
@@ -61,17 +62,21 @@ InheritedRow = tuple[str, ProductionRow]
 
 
 class ProductionRun(msgspec.Struct, array_like=True, frozen=True):
-    """Productions of one stream for the same targets, at positions that follow one another: columns of equal length."""
+    """Productions of one stream for the same consumers, at positions that follow one another: columns of equal length.
+
+    What a source has read may have keys at its consumers, one of each production. Results of windows have none there.
+    """
 
     position: int
     """The position of the first one."""
     stream: str
-    targets: tuple[tuple[IncarnationId, bytes], ...]
-    """[(consumer, key)], of each production."""
-    producers: list[bytes]
+    targets: tuple[tuple[IncarnationId, bytes | list[bytes]], ...]
+    """[(consumer, key)]: the key there of all productions, or a list with that of each."""
+    producers: list[bytes | tuple[int, bytes]]
+    """The producing key of one, or (number, key) of so many that follow one another."""
     values: list[bytes]
-    times: list[tuple[int, int]]
-    """(number, timestamp): so many productions that follow one another have that timestamp."""
+    times: list[int | tuple[int, int]]
+    """The timestamp of one, or (number, timestamp) of so many that follow one another."""
 
     @property
     def positions(self) -> range:
@@ -81,12 +86,18 @@ class ProductionRun(msgspec.Struct, array_like=True, frozen=True):
     @property
     def spared(self) -> int:
         """About how many bytes more its rows have. A takeover makes rows of it."""
-        names = len(self.stream) + sum(len(consumer) + len(key) for consumer, key in self.targets)
-        return len(self.values) * (names + _ROW_BYTES)
+        names = len(self.stream) + sum(len(consumer) for consumer, _ in self.targets)
+        keys = sum(len(key) for _, key in self.targets if isinstance(key, bytes))
+        producers = sum(one[0] * len(one[1]) for one in self.producers if isinstance(one, tuple))
+        return len(self.values) * (names + keys + _ROW_BYTES) + producers
+
+    def each_producer(self) -> list[bytes]:
+        """The producing key of each."""
+        return _each(self.producers)
 
     def timestamps(self) -> list[int]:
         """The timestamp of each."""
-        return [stamp for number, stamp in self.times for stamp in repeat(stamp, number)]
+        return _each(self.times)
 
     def rows(self) -> Iterator[ProductionRow]:
         """The productions one by one.
@@ -95,13 +106,33 @@ class ProductionRun(msgspec.Struct, array_like=True, frozen=True):
             ValueError: The columns have other lengths.
         """
         count = len(self.values)
-        if not len(self.producers) == count == sum(number for number, _ in self.times):
+        keys = {len(key) for _, key in self.targets if isinstance(key, list)}
+        if keys - {count} or not _count(self.producers) == count == _count(self.times):
             raise ValueError("a run of productions whose columns have other lengths")
-        if any(number < 1 for number, _ in self.times):
-            raise ValueError("a run of productions with a number below 1")
-        stream, targets, ids = repeat(self.stream, count), repeat(self.targets, count), repeat(b"", count)
-        columns = (self.positions, self.producers, stream, self.values, self.timestamps(), targets, ids)
-        return zip(*columns, strict=True)
+        stream, ids = repeat(self.stream, count), repeat(b"", count)
+        columns = (self.positions, self.each_producer(), stream, self.values, self.timestamps())
+        return zip(*columns, each_target(self.targets, count), ids, strict=True)
+
+
+def _count(column: Sequence[Any]) -> int:
+    """The number of items of a column with (number, item) pairs. ValueError: a number is below 1."""
+    numbers: list[int] = [one[0] for one in column if isinstance(one, tuple)]
+    if any(number < 1 for number in numbers):
+        raise ValueError("a run of productions with a number below 1")
+    return len(column) - len(numbers) + sum(numbers)
+
+
+def _each(column: Sequence[Any]) -> list[Any]:
+    """The items of a column, where a pair (number, item) stands for so many."""
+    if tuple not in set(map(type, column)):
+        return list(column)
+    found: list[Any] = []
+    for one in column:
+        if isinstance(one, tuple):
+            found += repeat(one[1], one[0])
+        else:
+            found.append(one)
+    return found
 
 
 class IntervalEntry(msgspec.Struct, array_like=True, frozen=True):

@@ -12,6 +12,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from millwheel.model.incarnation import IncarnationId
+from millwheel.model.limits import MAX_ENTRY_BYTES
 from millwheel.store.contract import CorruptValueError, PartId
 from millwheel.worker.dedup.renaming import renamed_delta, renamed_snapshot
 from millwheel.worker.id_segments import SEGMENT_PART
@@ -56,7 +57,7 @@ _TYPES: Final[Mapping[str, object]] = {
 def renamed_entry(
     blob: bytes, commit: int, parts: Mapping[PartId, bytes], names: RestoredNames, where: str, sequencer: int
 ) -> tuple[bytes, dict[PartId, bytes]]:
-    """An entry with other names, and its new parts if it is divided.
+    """An entry with other names, and its new parts if it is divided, or must be now.
 
     Args:
         blob: The entry as it is appended.
@@ -81,7 +82,10 @@ def renamed_entry(
             ids=renamed_delta(entry.ids, names),
         )
     )
-    return (renamed, {}) if whole is blob else divide(renamed, sequencer, commit, PART_BYTES)
+    # Runs become rows, which may be more than one append takes.
+    if whole is blob and len(renamed) <= MAX_ENTRY_BYTES:
+        return renamed, {}
+    return divide(renamed, sequencer, commit, PART_BYTES)
 
 
 def renamed_part(part: PartId, blob: bytes, names: RestoredNames, where: str) -> bytes:

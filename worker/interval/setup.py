@@ -120,6 +120,8 @@ class IntervalConfig:
     result_columns: bool = True
     """Whether entries may have runs of productions, and deliveries complete positions: by the cluster's format when the
     interval was opened."""
+    deflates: bool = True
+    """Whether the store may deflate entries: by the same format."""
 
 
 class IntervalSetup:

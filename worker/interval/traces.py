@@ -14,7 +14,7 @@ from millwheel.worker.interval.entry import ProductionRow
 from millwheel.worker.messages import Acknowledged, Appended, AppendEntry, Delivery, SendDelivery
 from millwheel.worker.traces import OwnerTraces, ReceivedRecord
 
-__all__ = ["HookMark", "IntervalTraces"]
+__all__ = ["HookMark", "IntervalTraces", "produced_by"]
 
 MAX_TRACED_KEYS: Final = 1_000
 """Maximum keys of which traces are remembered, for what they produce and for their timers. The oldest go first."""
@@ -200,7 +200,12 @@ class IntervalTraces(OwnerTraces):
 
 def _produced(context: Context[Any] | None) -> int:
     """How many productions a context has."""
-    return 0 if context is None or context._productions is None else len(context._productions)
+    return 0 if context is None else produced_by(context)
+
+
+def produced_by(context: Context[Any]) -> int:
+    """How many productions a context has, with those that it has produced at once."""
+    return (0 if context._read is None else len(context._read.values)) + len(context._productions or ())
 
 
 def _trim(table: dict[Any, Any]) -> None:

@@ -109,7 +109,7 @@ class LogCommits:
     def _seal(self, chunks: list[LogChunk]) -> _Sealed:
         state, records, cursors, settings = self.state, self.state.records, self.state.cursors, self.state.settings
         changes: CursorChanges | None = None
-        if cursors.news or cursors.deleted:
+        if cursors.unsealed or cursors.deleted:
             changes = cursors.seal(records.start, records.end)
         checkpoint = state.journal.needs_base(settings.checkpoint_entries, settings.checkpoint_bytes)
         after = cursors.durable if changes is None else cursors.after(changes)

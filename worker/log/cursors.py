@@ -59,8 +59,8 @@ class Cursors:
     """The cursors of one log.
 
     ``_current`` has the present life of each name. ``_durable`` has the lives that are in the journal. Changes wait in
-    ``news`` and ``deleted`` for the next commit, and in ``_sealed`` for its acknowledgement. One commit is in flight
-    at a time.
+    ``unsealed`` and ``deleted`` for the next commit, and in ``_sealed`` for its acknowledgement. One commit is in
+    flight at a time.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Cursors:
         self._durable: dict[str, Cursor] = {}
         self.durable: dict[str, int] = {}
         """The cursors in the journal, with their ACKed offsets."""
-        self.news: dict[str, Cursor] = {}
+        self.unsealed: dict[str, Cursor] = {}
         """Lives that the next commit creates or moves."""
         self.deleted: dict[str, list[Any]] = {}
         """Names that the next commit deletes, with the requests that wait for it."""
@@ -110,14 +110,14 @@ class Cursors:
 
     def create(self, name: str, start: Start) -> Cursor:
         """Add the creation of a cursor to the next commit."""
-        cursor = self._current[name] = self.news[name] = Cursor(name, start)
+        cursor = self._current[name] = self.unsealed[name] = Cursor(name, start)
         self.urgent = True
         return cursor
 
     def delete(self, name: str, asker: Any) -> None:
         """Add the deletion of a cursor to the next commit, which then answers ``asker``."""
         self._current.pop(name, None)
-        self.news.pop(name, None)
+        self.unsealed.pop(name, None)
         self.deleted.setdefault(name, []).append(asker)
         self.urgent = True
 
@@ -126,7 +126,7 @@ class Cursors:
         if below <= cursor.newest or self._current.get(cursor.name) is not cursor:
             return
         cursor.received = cursor.newest = below
-        self.news[cursor.name] = cursor
+        self.unsealed[cursor.name] = cursor
         if self.ack_since is None:
             self.ack_since = now
 
@@ -146,14 +146,14 @@ class Cursors:
 
     def seal(self, start: int, end: int) -> CursorChanges:
         """The changes for the commit that is being sealed. ``start`` and ``end`` are the log's before it."""
-        for cursor in self.news.values():
+        for cursor in self.unsealed.values():
             begin = (start if cursor.start is Start.OLDEST else end) if self._is_new(cursor) else 0
             cursor.sealed = max(cursor.received, begin)
             cursor.newest = max(cursor.newest, cursor.sealed)
-        moved = {name: cursor.sealed or 0 for name, cursor in self.news.items()}
+        moved = {name: cursor.sealed or 0 for name, cursor in self.unsealed.items()}
         askers = [asker for waiting in self.deleted.values() for asker in waiting]
-        self._sealed = CursorChanges(moved, list(self.deleted), askers, list(self.news.values()))
-        self.news, self.deleted = {}, {}
+        self._sealed = CursorChanges(moved, list(self.deleted), askers, list(self.unsealed.values()))
+        self.unsealed, self.deleted = {}, {}
         self.ack_since, self.urgent = None, False
         return self._sealed
 
@@ -180,10 +180,10 @@ class Cursors:
 
     def check(self) -> None:
         """Raise InvariantError if what is kept of the cursors contradicts them."""
-        lives = [*self._current.values(), *self._durable.values(), *self.news.values()]
+        lives = [*self._current.values(), *self._durable.values(), *self.unsealed.values()]
         newest = all(one.newest == max(one.received, one.sealed or 0, one.acked or 0) for one in lives)
         require(newest, "the newest offset of a cursor is its largest one")
         durable = {name: cursor.acked or 0 for name, cursor in self._durable.items()}
         require(durable == self.durable, "the offsets of durable cursors are known")
-        urgent = bool(self.deleted) or any(map(self._is_new, self.news.values()))
+        urgent = bool(self.deleted) or any(map(self._is_new, self.unsealed.values()))
         require(urgent == self.urgent, "what must be committed at once is known (G8)")

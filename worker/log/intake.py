@@ -16,7 +16,7 @@ from millwheel.worker.id_segments import AdmissionState
 from millwheel.worker.log.cursors import Cursors
 from millwheel.worker.log.segments import RECORD_OVERHEAD_BYTES, records_size
 from millwheel.worker.log.settings import LogConfig
-from millwheel.worker.log.stored_segments import Records
+from millwheel.worker.log.stored_segments import StoredRecords
 from millwheel.worker.messages import Acknowledge, Delivery, OwnerEffect
 
 __all__ = ["LogChunk", "LogIntake", "LogReceipt", "LogReceiver"]
@@ -102,7 +102,7 @@ class LogReceiver:
         ids: AdmissionState,
         inputs: InputWatermark,
         intake: LogIntake,
-        records: Records,
+        records: StoredRecords,
         cursors: Cursors,
     ) -> None:
         """

@@ -105,6 +105,8 @@ class LogConfig:
     """How far behind an injector's watermark the ids of its late records are kept, in microseconds (6.1.1)."""
     retention: LogRetention = DEFAULT_RETENTION
     settings: LogSettings = field(default_factory=LogSettings)
+    deflates: bool = True
+    """Whether the store may deflate entries: by the cluster's format when the log was opened."""
     keys: KeyInterval = field(default=ALL_KEYS, init=False)
     """All keys: a log has one interval."""
 

@@ -13,7 +13,7 @@ from millwheel.worker.log.cursors import Cursors
 from millwheel.worker.log.intake import LogIntake
 from millwheel.worker.log.letters import LetterMarks
 from millwheel.worker.log.settings import LogConfig
-from millwheel.worker.log.stored_segments import Records
+from millwheel.worker.log.stored_segments import StoredRecords
 from millwheel.worker.log.traces import LogTraces, TracedLogIntake
 
 __all__ = ["LogClock", "LogState"]
@@ -48,13 +48,13 @@ class LogState:
         self.retention = config.retention
         """What the log keeps beside its cursors. An update of the topology may change it."""
         self.inputs = InputWatermark(config.groups)
-        self.records = records = Records()
+        self.records = records = StoredRecords()
         self.intake = LogIntake() if traces is None else TracedLogIntake(traces, lambda: records.end)
         self.cursors = Cursors()
         self.letters = LetterMarks()
         """Of a dead-letter stream. Other streams have none."""
         self.clock = LogClock()
-        self.journal = OwnedJournal(config.journal, config.sequencer)
+        self.journal = OwnedJournal(config.journal, config.sequencer, config.deflates)
         self.ids = AdmissionState(config.keys, self.journal, self.inputs, config.slack)
         self.watermark: int = MIN_TIMESTAMP
         """Input and output watermark in one. Uncommitted records hold it. Monotone."""

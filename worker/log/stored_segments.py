@@ -11,13 +11,13 @@ from typing import Final
 
 from millwheel.worker.log.segments import CommittedRecords, LogSegment
 
-__all__ = ["Records"]
+__all__ = ["StoredRecords"]
 
 _NO_COMMIT: Final = 1 << 62
 """Larger than every commit number."""
 
 
-class Records(CommittedRecords):
+class StoredRecords(CommittedRecords):
     """All segments of a log, in memory, in the store, or both."""
 
     def __init__(self, first: int = 0) -> None:

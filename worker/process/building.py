@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from millwheel.model.catalog import Catalog, OwnedInterval, code_of
-from millwheel.model.formats import COLUMNS, POSITION_RANGES, RESULT_COLUMNS
+from millwheel.model.formats import COLUMNS, DEFLATED_ENTRIES, POSITION_RANGES, RESULT_COLUMNS
 from millwheel.model.incarnation import injector_group
 from millwheel.model.interval_map import interval_from_proto
 from millwheel.model.keys import interval_text
@@ -118,7 +118,7 @@ class Builder:
         code = code_of(record.spec, spec)
         program = self._programs.compile(code, record.spec.name, spec.name)
         outputs = {
-            name: self._routing.bind(full_name(record.spec.name, name), encode)
+            name: self._routing.bind(full_name(record.spec.name, name), encode, program.encode_all.get(name))
             for name, encode in program.outputs.items()
         }
         inputs = tuple(edge.stream for edge in spec.inputs if not edge.feedback)
@@ -167,7 +167,12 @@ class Builder:
             tuple(Parent(parent.journal, interval_from_proto(parent.keys)) for parent in interval.parents),
             code,
             self._catalog.format >= RESULT_COLUMNS,
+            self._deflates,
         )
+
+    @property
+    def _deflates(self) -> bool:
+        return self._catalog.format >= DEFLATED_ENTRIES
 
     def _warn_of_format(self) -> None:
         if not self._warned:
@@ -202,6 +207,7 @@ class Builder:
             self.groups(inputs),
             self.slack(inputs),
             retention_of(record),
+            deflates=self._deflates,
         )
         traces = None
         if self._spans is not None:

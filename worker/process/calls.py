@@ -20,7 +20,7 @@ from millwheel.store.contract import (
     StateStore,
     StoreError,
 )
-from millwheel.store.repetition import CertainCalls
+from millwheel.store.repetition import RetriedCalls
 from millwheel.worker.interval.hooks.failures import refuse_result
 from millwheel.worker.messages import (
     Accepted,
@@ -98,14 +98,14 @@ class HostCalls:
     """The calls of one core."""
 
     def __init__(
-        self, host: CallingHost, store: StateStore, peers: CallPeers, certain: CertainCalls, ahead: ReadAhead
+        self, host: CallingHost, store: StateStore, peers: CallPeers, retried: RetriedCalls, ahead: ReadAhead
     ) -> None:
-        """``certain`` repeats calls. ``ahead``: base parts that were read ahead."""
+        """``retried`` repeats calls. ``ahead``: base parts that were read ahead."""
         self._host = host
         self._store = store
         self._peers = peers
         self._ahead = ahead
-        self._certain = certain
+        self._retried = retried
 
     def perform(self, call: Call) -> Coroutine[Any, Any, None]:
         """A coroutine that performs the call."""
@@ -137,7 +137,7 @@ class HostCalls:
 
     async def _open(self, fence: FenceJournal) -> None:
         try:
-            opened = await Opener(self._store, fence, self._certain.call, self._ahead).open()
+            opened = await Opener(self._store, fence, self._retried.call, self._ahead).open()
         except (SequencerRefusedError, JournalMissingError, CorruptValueError) as error:
             log.error("journal %s cannot be opened: %s", fence.journal, error)
             damaged = isinstance(error, (JournalMissingError, CorruptValueError))
@@ -170,18 +170,18 @@ class HostCalls:
     async def _read_states(self, read: ReadStates) -> None:
         damaged: dict[bytes, str] = {}
         reading = partial(read_rows, self._store, read.incarnation, read.keys, damaged)
-        rows = await self._certain.call(reading)
+        rows = await self._retried.call(reading)
         self._host.post(StatesRead(read.keys, rows, damaged))
 
     async def _flush(self, flush: FlushStates) -> None:
-        await self._certain.call(
+        await self._retried.call(
             lambda: self._store.write_states(flush.incarnation, flush.journal, flush.sequencer, flush.rows)
         )
         self._host.post(StatesFlushed(flush.number))
 
     async def _write_parts(self, write: WriteParts) -> None:
         for part, blob in write.parts.items():
-            await self._certain.call(partial(self._store.write_part, write.journal, part, blob))
+            await self._retried.call(partial(self._store.write_part, write.journal, part, blob))
         self._host.post(PartsWritten(write.number))
 
     async def _read_segments(self, read: ReadSegments) -> None:
@@ -191,7 +191,7 @@ class HostCalls:
         found: dict[PartId, bytes] = {}
         try:
             for journal, parts in by_journal.items():
-                blobs = await self._certain.call(partial(self._store.read_parts, journal, parts))
+                blobs = await self._retried.call(partial(self._store.read_parts, journal, parts))
                 found.update(zip(parts, blobs, strict=True))
         except CorruptValueError as error:
             self._host.post(PartsMissing(read.parts, error.where, error.why))
@@ -201,8 +201,8 @@ class HostCalls:
     async def _copy_parts(self, effect: CopyParts) -> None:
         """Copy one part after the other, because each may have a megabyte."""
         for journal, part, copy in effect.copies:
-            (blob,) = await self._certain.call(partial(self._store.read_parts, journal, [part]))
-            await self._certain.call(partial(self._store.write_part, effect.journal, copy, blob))
+            (blob,) = await self._retried.call(partial(self._store.read_parts, journal, [part]))
+            await self._retried.call(partial(self._store.write_part, effect.journal, copy, blob))
         self._host.post(PartsWritten(effect.number))
 
     async def _tidy(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -215,7 +215,7 @@ class HostCalls:
     # Senders and hooks.
 
     async def _check_sequence(self, check: CheckSequence) -> None:
-        lives = await self._certain.call(partial(self._peers.sequence_lives, check.sequence))
+        lives = await self._retried.call(partial(self._peers.sequence_lives, check.sequence))
         self._host.post(SequenceChecked(check.sequence, lives))
 
     async def run_hook(self, hook: AsyncHook) -> None:

@@ -154,7 +154,7 @@ class DeliveryService(DeliveryServiceServicer):
             async for request in requests:
                 try:
                     injected = self._quotas.buckets and is_injector(GroupId(request.sender.group))
-                    if not injected or await self._within_quota(request, channel):
+                    if not injected or await self._wait_for_quota(request, channel):
                         self._take(request, channel)
                 except Exception as error:
                     fault = error
@@ -162,8 +162,8 @@ class DeliveryService(DeliveryServiceServicer):
         finally:
             channel.ended(fault)
 
-    async def _within_quota(self, request: wire.DeliverRequest, channel: _StreamChannel) -> bool:
-        """Whether the interval's topology may take the records of an injector now. Otherwise they are refused.
+    async def _wait_for_quota(self, request: wire.DeliverRequest, channel: _StreamChannel) -> bool:
+        """Wait until the interval's topology may take the records of an injector. False: they were refused instead.
 
         Invariant: each batch has an answer soon (G8). Who could break it: a connection that is not read for long.
         """

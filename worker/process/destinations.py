@@ -22,7 +22,7 @@ from millwheel.rpc.channel import open_channel
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import KeyExtractionError
-from millwheel.sdk.scope import FixedRoute, OutputBinding
+from millwheel.sdk.scope import FixedRoute, OutputBinding, RouteOfAll, route_of_all
 from millwheel.worker.messages import Acknowledged, Delivery, Refused, SendDelivery
 from millwheel.worker.process.host import CoreHost, RunningInterval
 from millwheel.worker.process.peers import PeerConnection
@@ -51,9 +51,14 @@ class CatalogRouting:
         self._located_shape = -1
         """The catalog's ``shape_version`` for which ``_located`` is valid."""
 
-    def bind(self, stream: str, encode: Callable[[Any], bytes]) -> OutputBinding:
+    def bind(
+        self,
+        stream: str,
+        encode: Callable[[Any], bytes],
+        encode_all: Callable[[Sequence[Any]], list[bytes]] | None = None,
+    ) -> OutputBinding:
         """A binding for one producer of ``stream``. It is kept up to date until ``release``."""
-        binding = OutputBinding(stream, encode, self._route(stream))
+        binding = OutputBinding(stream, encode, *self._route(stream), encode_all)
         self._bindings.append((stream, binding))
         return binding
 
@@ -64,11 +69,11 @@ class CatalogRouting:
 
     def refresh(self) -> None:
         """The catalog has changed: update the consumers."""
-        routes: dict[str, Route] = {}
+        routes: dict[str, tuple[Route, RouteOfAll]] = {}
         for stream, binding in self._bindings:
             if stream not in routes:
                 routes[stream] = self._route(stream)
-            binding.route = routes[stream]
+            binding.route, binding.route_all = routes[stream]
 
     def locate(self, consumer: IncarnationId, key: bytes) -> str:
         """The journal of the interval of ``consumer`` with ``key``. Empty while there is none."""
@@ -94,39 +99,42 @@ class CatalogRouting:
         found.insert(index, (keys.end, interval.journal))
         return interval.journal
 
-    def _route(self, stream: str) -> Route:
-        """A function from a value to its (consumer, key) pairs."""
+    def _route(self, stream: str) -> tuple[Route, RouteOfAll]:
+        """A function from a value to its (consumer, key) pairs, and one for many values."""
         consumers = self._catalog.consumers(stream)
-        keyed = [(one.incarnation, self._named(stream, one)) for one in consumers if not one.log]
+        extractors = [(one, self._extractor_of(one, stream)) for one in consumers if not one.log]
+        keyed = [(one.incarnation, _named(stream, one, extract)) for one, extract in extractors]
         fixed = tuple((one.incarnation, b"") for one in consumers if one.log)
+        # Where one of many fails, each goes by itself, and the error names the consumer.
+        of_all = route_of_all([(one.incarnation, extract) for one, extract in extractors], fixed)
         if not keyed:
-            return FixedRoute(fixed)
+            return FixedRoute(fixed), of_all
         if len(keyed) == 1 and not fixed:
             incarnation, extract = keyed[0]
-            return lambda value: ((incarnation, extract(value)),)
-        return lambda value: (*((incarnation, extract(value)) for incarnation, extract in keyed), *fixed)
+            return lambda value: ((incarnation, extract(value)),), of_all
+        return lambda value: (*((incarnation, extract(value)) for incarnation, extract in keyed), *fixed), of_all
 
-    def _named(self, stream: str, consumer: Consumer) -> Extractor:
-        """The consumer's extractor. Its exceptions are converted so that they name the consumer."""
-        extract = self._extractor_of(consumer, stream)
-        other_topology = "" if consumer.topology == owner_of(stream) else consumer.topology
 
-        def extract_key(value: Any) -> bytes:
-            try:
-                return extract(value)
-            except KeyExtractionError as error:
-                error.other_topology = other_topology
-                raise
-            except Exception as error:
-                named = KeyExtractionError(
-                    f"the key extractor of computation {consumer.computation!r} for stream {stream!r} raised "
-                    f"{error_message(error)}",
-                    computation=consumer.computation,
-                )
-                named.other_topology = other_topology
-                raise named from error
+def _named(stream: str, consumer: Consumer, extract: Extractor) -> Extractor:
+    """The consumer's extractor. Its exceptions are converted so that they name the consumer."""
+    other_topology = "" if consumer.topology == owner_of(stream) else consumer.topology
 
-        return extract_key
+    def extract_key(value: Any) -> bytes:
+        try:
+            return extract(value)
+        except KeyExtractionError as error:
+            error.other_topology = other_topology
+            raise
+        except Exception as error:
+            named = KeyExtractionError(
+                f"the key extractor of computation {consumer.computation!r} for stream {stream!r} raised "
+                f"{error_message(error)}",
+                computation=consumer.computation,
+            )
+            named.other_topology = other_topology
+            raise named from error
+
+    return extract_key
 
 
 class SendingInterval(RunningInterval, Protocol):

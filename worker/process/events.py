@@ -19,7 +19,7 @@ from millwheel.coordination.contract import CoordinatorUnavailableError
 from millwheel.model.core_protocol import Core
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import SequencerRefusedError, StateStore, StoreUnavailableError
-from millwheel.store.repetition import CertainCalls
+from millwheel.store.repetition import RetriedCalls
 from millwheel.worker.log.messages import EndSubscription, LogAnswer, LogEffect, LogEvent, Publish, SubscriberEffect
 from millwheel.worker.messages import (
     Acknowledge,
@@ -34,16 +34,16 @@ from millwheel.worker.messages import (
     HooksSlow,
     IntervalEffect,
     IntervalEvent,
-    JournalStands,
     Opened,
     OpenFailed,
     ReleasePrepared,
     Report,
     SendDelivery,
+    SnapshotHoldAnswer,
     Tick,
 )
 from millwheel.worker.process.calls import CallingHost, HostCalls
-from millwheel.worker.process.opening import uncollected
+from millwheel.worker.process.opening import without_garbage_collection
 from millwheel.worker.process.run_queue import RunShare
 
 __all__ = ["EventHost", "HostedCore", "HostedEvent", "refuse_not_owner", "steady_now"]
@@ -96,7 +96,7 @@ class EventHost(ABC):
         self.core = core
         self._now = clock
         self._store = store
-        self.certain = CertainCalls(f"journal {journal}", (StoreUnavailableError, CoordinatorUnavailableError))
+        self.retried = RetriedCalls(f"journal {journal}", (StoreUnavailableError, CoordinatorUnavailableError))
         """The calls that the core waits for. Any thread may ask whether one is repeated."""
         self._queue = queue
         self._send, self._report, self._hooks, self._subscribers = send, report, hooks, subscribers
@@ -127,7 +127,7 @@ class EventHost(ABC):
             return
         began = perf_counter()
         if type(event) is Opened:
-            with uncollected():
+            with without_garbage_collection():
                 self._step(event)
         else:
             self._step(event)
@@ -158,7 +158,7 @@ class EventHost(ABC):
                 case Report():
                     self._report(effect)
                 case AppendEntry():
-                    self._spawn(append(self, self.certain, self._store, effect))
+                    self._spawn(append(self, self.retried, self._store, effect))
                 case Publish() | EndSubscription() | LogAnswer():
                     self._subscribers(effect)
                 case AsyncHook():
@@ -169,7 +169,7 @@ class EventHost(ABC):
                     self._hooks(effect)
                 case GiveUp():
                     self.post(Deposed(effect.reason))
-                case ReleasePrepared() | JournalStands():
+                case ReleasePrepared() | SnapshotHoldAnswer():
                     _answer_request(effect)
                 case _:
                     self._spawn(self._calls.perform(effect))
@@ -218,7 +218,7 @@ class EventHost(ABC):
         """A step or a task raised an error."""
 
 
-def _answer_request(effect: ReleasePrepared | JournalStands) -> None:
+def _answer_request(effect: ReleasePrepared | SnapshotHoldAnswer) -> None:
     if not effect.request.done():
         effect.request.set_result(effect)
 
@@ -229,10 +229,10 @@ def refuse_not_owner(delivery: Delivery) -> None:
         delivery.channel.reply(delivery.token, _NOT_OWNER, (), f"{delivery.journal} was released here")
 
 
-async def append(host: CallingHost, certain: CertainCalls, store: StateStore, effect: AppendEntry) -> None:
+async def append(host: CallingHost, retried: RetriedCalls, store: StateStore, effect: AppendEntry) -> None:
     """Append to the journal, and post the result. An append of unknown outcome is repeated until it is certain."""
     try:
-        await certain.append(store, effect.journal, effect.append)
+        await retried.append(store, effect.journal, effect.append)
     except SequencerRefusedError as error:
         host.post(Deposed(str(error)))
         return

@@ -23,13 +23,13 @@ from millwheel.worker.messages import (
     Deposed,
     HookFailed,
     HookReport,
-    JournalStands,
     OpenFailed,
     PrepareRelease,
     ReleasePrepared,
     Report,
     SendDelivery,
     SnapshotEvent,
+    SnapshotHoldAnswer,
     Started,
 )
 from millwheel.worker.process.calls import CallPeers, HostCalls
@@ -110,7 +110,7 @@ class CoreHost(EventHost):
             refused,
         )
         self._peers = peers
-        self._calls = HostCalls(self, store, peers, self.certain, {} if ahead is None else ahead)
+        self._calls = HostCalls(self, store, peers, self.retried, {} if ahead is None else ahead)
         self._requests: set[asyncio.Future[Any]] = set()
         """Requests for which the core has no answer yet."""
         self.fault = ""
@@ -119,7 +119,7 @@ class CoreHost(EventHost):
         self.handed_over_at = -inf
         """When the interval was last made ready for another owner, as a master asks before it moves it: a time of the
         event loop."""
-        self.lack = ""
+        self.not_installed = ""
         """What is not installed at this worker, if it is the reason why the interval was given up."""
 
     def start(self) -> None:
@@ -147,8 +147,8 @@ class CoreHost(EventHost):
             self._give_up(self.damage)
         elif isinstance(error, NotInstalledError):
             log.error("journal %s: the interval cannot run here: %s", self.journal, error)
-            self.lack = str(error)
-            self._give_up(self.lack)
+            self.not_installed = str(error)
+            self._give_up(self.not_installed)
         else:
             log.error("journal %s: the interval is given up after an internal error", self.journal, exc_info=error)
             self.fault = f"internal error: {error_message(error)}"
@@ -166,9 +166,11 @@ class CoreHost(EventHost):
         answer: ReleasePrepared | None = await self._ask(PrepareRelease)
         return answer
 
-    async def hold(self, event: Callable[[asyncio.Future[JournalStands]], SnapshotEvent]) -> JournalStands | None:
+    async def hold(
+        self, event: Callable[[asyncio.Future[SnapshotHoldAnswer]], SnapshotEvent]
+    ) -> SnapshotHoldAnswer | None:
         """Let the core answer a snapshot. Returns None if the interval is lost meanwhile."""
-        answer: JournalStands | None = await self._ask(event)
+        answer: SnapshotHoldAnswer | None = await self._ask(event)
         return answer
 
     async def _ask(self, event: Callable[[asyncio.Future[Any]], HostedEvent]) -> Any:

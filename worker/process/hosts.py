@@ -14,7 +14,7 @@ from millwheel.model.stream_names import owner_of
 from millwheel.rpc.watermarks import Member, PendingWork
 from millwheel.sdk.scope import Scope
 from millwheel.store.contract import StateStore
-from millwheel.store.repetition import CertainCalls
+from millwheel.store.repetition import RetriedCalls
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.pending import pending_work
 from millwheel.worker.log import LogCore
@@ -167,9 +167,9 @@ class Hosts:
         """The cores of the logs that run here. Any thread may ask."""
         return [one.built.core for one in list(self.hosted.values()) if isinstance(one.built.core, LogCore)]
 
-    def repeating(self) -> list[CertainCalls]:
+    def repeating(self) -> list[RetriedCalls]:
         """The calls of each interval and log that waits for one that has failed and is repeated. Any thread may ask."""
-        return [calls for one in list(self.hosted.values()) if (calls := one.host.certain).repeated]
+        return [calls for one in list(self.hosted.values()) if (calls := one.host.retried).repeated]
 
     def core_of(self, journal: str) -> IntervalCore | None:
         """The interval core of ``journal``, if this process runs it."""

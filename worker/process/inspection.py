@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from millwheel.model.interval_map import interval_from_proto
@@ -120,32 +120,9 @@ class InspectionService(InspectionServiceServicer):
         encoded, damage = await self._encoded_state(core, request.key)
         # From here to the wait nothing changes, unless the state had to be read from its row.
         sealed = state.journal.sealed
-        response = wire.InspectKeyResponse(journal=state.config.journal)
-        response.state, response.state_error = encoded, damage
-        try:
-            encoded = response.state = with_panes(state, encoded, panes_of(state.panes, request.key))
-        except Exception as error:  # of a migration in user code
-            response.state_error = error_message(error)
-        if encoded:
-            try:
-                value = state.program.state.decode(encoded)
-                response.state_text = state_text(value)
-                response.state_shown = (
-                    shown_state(value, state.program.state.kind) if len(encoded) <= MOST_SHOWN else ""
-                )
-            except Exception as error:  # of a codec, or of a migration in user code
-                response.state_error = error_message(error)
-        for domain, table in state.timers.tables.items():
-            processing = domain is TimeDomain.PROCESSING_TIME
-            stored = {row[2]: TimerSetting(*row[3:]) for row in spilled if row[1] is processing}
-            if not processing:
-                stored |= pane_timers(state.panes, request.key)
-            for tag, setting in sorted((stored | table.of_key(request.key)).items()):
-                if tag == PAGES_TAG:
-                    continue
-                timer = response.timers.add(tag=tag, timestamp_us=setting.at, wall_time=processing)
-                if setting.hold is not None:
-                    timer.hold_us = setting.hold
+        response = wire.InspectKeyResponse(journal=state.config.journal, state=encoded, state_error=damage)
+        _add_state(response, state, request.key)
+        _add_timers(response, state, request.key, spilled)
         hold = state.holds.of_keys.get(request.key)
         if hold is not None:
             response.hold_us = hold
@@ -186,6 +163,40 @@ class InspectionService(InspectionServiceServicer):
 
     async def _status(self, request: wire.GetIntervalStatusRequest) -> wire.GetIntervalStatusResponse:
         return status_of(self._owned.core(request.journal, f"journal {request.journal!r}"))
+
+
+def _add_state(response: wire.InspectKeyResponse, state: IntervalState, key: bytes) -> None:
+    """Add the panes of ``key`` to its encoded state, and show it as text."""
+    encoded = response.state
+    try:
+        encoded = response.state = with_panes(state, encoded, panes_of(state.panes, key))
+    except Exception as error:  # of a migration in user code
+        response.state_error = error_message(error)
+    if not encoded:
+        return
+    try:
+        value = state.program.state.decode(encoded)
+        response.state_text = state_text(value)
+        response.state_shown = shown_state(value, state.program.state.kind) if len(encoded) <= MOST_SHOWN else ""
+    except Exception as error:  # of a codec, or of a migration in user code
+        response.state_error = error_message(error)
+
+
+def _add_timers(
+    response: wire.InspectKeyResponse, state: IntervalState, key: bytes, spilled: Sequence[TimerRow]
+) -> None:
+    """Add the timers of ``key``. ``spilled``: those that are only in the store."""
+    for domain, table in state.timers.tables.items():
+        processing = domain is TimeDomain.PROCESSING_TIME
+        stored = {row[2]: TimerSetting(*row[3:]) for row in spilled if row[1] is processing}
+        if not processing:
+            stored |= pane_timers(state.panes, key)
+        for tag, setting in sorted((stored | table.of_key(key)).items()):
+            if tag == PAGES_TAG:
+                continue
+            timer = response.timers.add(tag=tag, timestamp_us=setting.at, wall_time=processing)
+            if setting.hold is not None:
+                timer.hold_us = setting.hold
 
 
 def status_of(core: IntervalCore) -> wire.GetIntervalStatusResponse:

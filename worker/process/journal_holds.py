@@ -14,7 +14,7 @@ from typing import Any, Final
 from millwheel.rpc.errors import answering
 from millwheel.rpc.v1 import snapshot_pb2 as wire
 from millwheel.rpc.v1.snapshot_pb2_grpc import JournalHoldServiceServicer
-from millwheel.worker.messages import Freeze, JournalStands, PinJournal, SnapshotEvent, Thaw, UnpinJournal
+from millwheel.worker.messages import Freeze, PinJournal, SnapshotEvent, SnapshotHoldAnswer, Thaw, UnpinJournal
 from millwheel.worker.process.host import CoreHost
 
 __all__ = ["MAX_FREEZE_SECONDS", "JournalHoldService"]
@@ -26,7 +26,7 @@ _MAX_PIN_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.001
 """How often a journal is asked whether its append has ended. An append takes some milliseconds."""
 
-_Question = Callable[[asyncio.Future[JournalStands]], SnapshotEvent]
+_Question = Callable[[asyncio.Future[SnapshotHoldAnswer]], SnapshotEvent]
 
 
 @dataclass(frozen=True, slots=True)

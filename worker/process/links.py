@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from millwheel.model.catalog import Catalog
 from millwheel.model.stalls import ProcessConditions
 from millwheel.rpc.v1 import inspection_pb2 as wire
-from millwheel.store.repetition import CertainCalls
+from millwheel.store.repetition import RetriedCalls
 from millwheel.worker.process.peers import PeerConnection
 
 __all__ = ["WorkerLinks"]
@@ -30,7 +30,7 @@ class WorkerLinks(Collector):
         self,
         catalog: Catalog,
         peers: Mapping[str, PeerConnection],
-        repeating: Callable[[], Sequence[CertainCalls]],
+        repeating: Callable[[], Sequence[RetriedCalls]],
         conditions: ProcessConditions,
     ) -> None:
         """

@@ -121,6 +121,18 @@ class LoadMeter:
             resident_bytes=self._process.memory_info().rss,
             memory_limit_bytes=self._limit,
         )
+        self._add_running(response, now)
+        self._add_at_rest(response)
+        for (topology, computation, hook), total in sorted(self._hooks().items(), key=lambda item: item[0]):
+            if total.calls or total.failures:
+                response.hooks.add(topology=topology, computation=computation, time=hook_time(hook, total))
+        response.key_functions.extend(self._key_functions())
+        response.traffic.extend(self._traffic.traffic(now, self._measures()))
+        self._describe_links(response)
+        return response
+
+    def _add_running(self, response: wire.GetWorkerLoadResponse, now: float) -> None:
+        """Add the intervals that run here. The busiest ones have a sample of their keys."""
         known: dict[tuple[str, int], _Known] = {}
         loads: list[tuple[wire.IntervalLoad, IntervalCore | LogCore]] = []
         for one in self._intervals():
@@ -138,6 +150,9 @@ class LoadMeter:
                 for key, share in core.state.intake.sample.shares():
                     load.sample.add(key=key, share=share)
         response.intervals.extend(load for load, _ in loads)
+
+    def _add_at_rest(self, response: wire.GetWorkerLoadResponse) -> None:
+        """Add the intervals that are assigned to this worker and do not run."""
         for (journal, sequencer), at_rest in self._damaged().items():
             response.intervals.add(
                 incarnation=at_rest.incarnation,
@@ -150,13 +165,6 @@ class LoadMeter:
             response.intervals.add(
                 incarnation=at_rest.incarnation, journal=journal, sequencer=sequencer, absence=at_rest.why
             )
-        for (topology, computation, hook), total in sorted(self._hooks().items(), key=lambda item: item[0]):
-            if total.calls or total.failures:
-                response.hooks.add(topology=topology, computation=computation, time=hook_time(hook, total))
-        response.key_functions.extend(self._key_functions())
-        response.traffic.extend(self._traffic.traffic(now, self._measures()))
-        self._describe_links(response)
-        return response
 
     def _measure(self, one: Metered, last: _Known | None, now: float) -> _Known:
         """Make the report of an interval that has worked since its last one, or in which something passes by time."""

@@ -62,14 +62,34 @@ class HostNotices:
         self.forget_dead_later(hosted)
 
     def notify(self) -> None:
-        """The catalog has changed."""
-        hosted, builder = self._hosts.hosted.values(), self._hosts.builder
+        """The catalog has changed: bring each host what concerns it."""
+        hosted = self._hosts.hosted.values()
         retired = frozenset(self._catalog.retired) - self._reported_retired
         self._reported_retired = frozenset(self._catalog.retired)
         gone, self._computations = self._computations - self._catalog.maps.keys(), frozenset(self._catalog.maps)
         if gone:
             # A removed sender never advances its ACK mark again, so its duplicate-check state is dropped here.
             self.forget_dead_later(*hosted)
+        changes = self._changes(retired)
+        followed = frozenset().union(*(changed.groups | changed.beside for _, changed in changes))
+        # Invariant: what was broadcast of a group's former life is dropped before hosts receive what is known (G7).
+        self.watch.follow(followed, self._catalog.injector_lives())
+        posted, self._posted = self._posted, {}
+        for one, changed in changes:
+            # A late delivery may restore the state of a retired sender, so its end is repeated.
+            if retired or changed.ended_injectors or changed.ended_queries or changed != posted.get(one.host):
+                one.host.post(changed)
+            self._posted[one.host] = changed
+            self._follow(one, changed)
+        self._notify_logs()
+        self._revision = self._catalog.revision
+
+    def _changes(self, retired: frozenset[str]) -> list[tuple[Hosted, CatalogChanged]]:
+        """What the catalog says to each host. Most of it is computed once for all hosts with the same inputs.
+
+        ``retired``: the journals that were retired since the last call.
+        """
+        hosted, builder = self._hosts.hosted.values(), self._hosts.builder
         ended, queries = self._catalog.retired_injectors(), frozenset(self._catalog.retired_queries)
         floors = self._catalog.injector_floors()
         by_inputs: dict[tuple[tuple[str, ...], tuple[str, ...]], CatalogChanged] = {}
@@ -80,26 +100,18 @@ class HostNotices:
             lives = {group: floors[group] for group in map(injector_group, streams) if group in floors}
             beside = frozenset(slack) - groups
             by_inputs[inputs, feedback] = CatalogChanged(groups, slack, retired, mine, queries, lives, beside)
-        changes = [(one, self._for(one, by_inputs[one.built.inputs, one.built.feedback])) for one in hosted]
-        followed = frozenset().union(*(changed.groups | changed.beside for _, changed in changes))
-        # Invariant: what was broadcast of a group's former life is dropped before hosts receive what is known (G7).
-        self.watch.follow(followed, self._catalog.injector_lives())
-        posted, self._posted = self._posted, {}
-        for one, changed in changes:
-            # A late delivery may restore the state of a retired sender, so its end is repeated.
-            if retired or changed.ended_injectors or queries or changed != posted.get(one.host):
-                one.host.post(changed)
-            groups = changed.groups | changed.beside
-            if not groups <= one.groups:
-                # The watch may have broadcast values of new groups already: to other intervals here.
-                one.host.post(self.watch.known(groups))
-            one.groups = groups
-            one.known_senders.clear()
-            self._posted[one.host] = changed
-            # Intervals have moved: refused batches are sent to the present owners of their keys.
-            one.channel.refused.resend_now()
-        self._notify_logs()
-        self._revision = self._catalog.revision
+        return [(one, self._for(one, by_inputs[one.built.inputs, one.built.feedback])) for one in hosted]
+
+    def _follow(self, one: Hosted, changed: CatalogChanged) -> None:
+        """From now on the host receives the broadcasts of ``changed``, and checks its senders again."""
+        groups = changed.groups | changed.beside
+        if not groups <= one.groups:
+            # The watch may have broadcast values of new groups already: to other intervals here.
+            one.host.post(self.watch.known(groups))
+        one.groups = groups
+        one.known_senders.clear()
+        # Intervals have moved: refused batches are sent to the present owners of their keys.
+        one.channel.refused.resend_now()
 
     def _notify_logs(self) -> None:
         """Bring the logs that run here the retention that the catalog has. A log that has it by now is left alone."""

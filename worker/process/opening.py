@@ -27,12 +27,12 @@ from millwheel.worker.interval.commits.divided import names_base
 from millwheel.worker.interval.spilled_timers import is_spilled
 from millwheel.worker.messages import FenceJournal, Opened, OpenedParent, Parent
 
-__all__ = ["Opener", "ReadAhead", "needed_parts", "uncollected"]
+__all__ = ["Opener", "ReadAhead", "needed_parts", "without_garbage_collection"]
 
 _UNREAD: Final = f"{SEGMENT_PART}/ids/"
 """Id segments are read when a filter hits. A takeover reads only the filters."""
 
-Certain = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
+Retry = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
 """Repeats a call until its outcome is known."""
 
 ReadAhead = dict[tuple[str, PartId], bytes]
@@ -45,7 +45,7 @@ def needed_parts(parts: Sequence[PartId]) -> list[PartId]:
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def without_garbage_collection() -> Iterator[None]:
     """Disable garbage collection. A takeover creates hundreds of thousands of objects, and almost no garbage."""
     enabled = gc.isenabled()
     gc.disable()
@@ -59,10 +59,10 @@ def uncollected() -> Iterator[None]:
 class Opener:
     """Opens one journal, for one sequencer."""
 
-    def __init__(self, store: StateStore, fence: FenceJournal, certain: Certain, ahead: ReadAhead) -> None:
+    def __init__(self, store: StateStore, fence: FenceJournal, retry: Retry, ahead: ReadAhead) -> None:
         self._store = store
         self._fence = fence
-        self._certain = certain
+        self._retry = retry
         self._ahead = ahead
         self._heads: dict[str, JournalHead] = {}
         """The heads of parents that this object sealed."""
@@ -93,11 +93,11 @@ class Opener:
         start = max(head.commit for head in sealed)
         # If it exists, another owner has already created it, from the same sealed heads. These cannot change.
         with suppress(JournalExistsError):
-            await self._certain(lambda: store.create_journal(journal, start))
+            await self._retry(lambda: store.create_journal(journal, start))
         return await self._fenced()
 
     async def _sealed(self, parent: Parent) -> JournalHead:
-        head: JournalHead = await self._certain(lambda: self._store.seal(parent.journal, self._fence.sequencer))
+        head: JournalHead = await self._retry(lambda: self._store.seal(parent.journal, self._fence.sequencer))
         self._heads[parent.journal] = head
         return head
 
@@ -121,19 +121,19 @@ class Opener:
                 raise SequencerRefusedError(fence.journal, head.sequencer, head.commit)
             return head
 
-        head: JournalHead = await self._certain(attempt)
+        head: JournalHead = await self._retry(attempt)
         return head
 
     async def _read_parent(self, parent: Parent) -> OpenedParent:
         """A parent's last head and its content. The parent is sealed, because the child's journal exists."""
-        head = self._heads.get(parent.journal) or await self._certain(lambda: self._store.read_head(parent.journal))
+        head = self._heads.get(parent.journal) or await self._retry(lambda: self._store.read_head(parent.journal))
         if head.sequencer != TERMINAL_SEQUENCER:
             head = await self._sealed(parent)
         parts, entries = await self._read(parent.journal, head)
         # A child copies its parents' spilled timers into its own base, limited to its keys.
         spilled = [part for part in head.parts if is_spilled([part])]
         if spilled:
-            blobs = await self._certain(lambda: self._store.read_parts(parent.journal, spilled))
+            blobs = await self._retry(lambda: self._store.read_parts(parent.journal, spilled))
             parts.update(zip(spilled, blobs, strict=True))
         return OpenedParent(parent, head, parts, entries)
 
@@ -147,11 +147,11 @@ class Opener:
         parts.update((part, self._ahead[journal, part]) for part in needed if (journal, part) in self._ahead)
         missing = [part for part in needed if (journal, part) not in self._ahead]
         if missing:
-            blobs = await self._certain(lambda: self._store.read_parts(journal, missing))
+            blobs = await self._retry(lambda: self._store.read_parts(journal, missing))
             parts.update(zip(missing, blobs, strict=True))
         entries: list[bytes] = []
         if head.commit > head.truncation_point:
-            entries = await self._certain(
+            entries = await self._retry(
                 lambda: self._store.read_entries(journal, head.truncation_point + 1, head.commit)
             )
         return parts, entries

@@ -24,8 +24,8 @@ __all__ = ["Absent", "Ownership"]
 
 log = logging.getLogger("millwheel.worker")
 
-IntervalPlace = tuple[str, int]
-"""(journal, sequencer)."""
+OwnerId = tuple[str, int]
+"""One owner of a journal: (journal, sequencer)."""
 
 _STAYS_DOWN: Final = "too many errors in succession: it stays down until this worker restarts"
 
@@ -62,9 +62,9 @@ class Ownership:
         """
         self.hosts = hosts
         self._renew = renew
-        self.quarantined: dict[IntervalPlace, Quarantined] = {}
+        self.quarantined: dict[OwnerId, Quarantined] = {}
         """The intervals among those given up that have a damaged stored value."""
-        self._given_up: dict[IntervalPlace, str] = {}
+        self._given_up: dict[OwnerId, str] = {}
         """The reason. Under that sequencer the interval is not opened again."""
         self._unbuilt: dict[str, str] = {}
         """Why an interval cannot be run, by journal."""
@@ -131,7 +131,7 @@ class Ownership:
         given_up = self._given_up.get((owned.interval.journal, owned.interval.sequencer), "it is being opened")
         return self._obstacle(owned) or given_up
 
-    def absent(self) -> dict[IntervalPlace, Absent]:
+    def absent(self) -> dict[OwnerId, Absent]:
         """The assigned intervals that cannot run here until something is mended."""
         waiting = [(one, self._obstacle(one)) for one in self._unopened]
         return {
@@ -175,7 +175,7 @@ class Ownership:
         """The core has lost its interval to a successor, or this worker must get a fresh sequencer for it."""
         hosted = self.hosts.hosted.get(host.journal)
         moves = asyncio.get_running_loop().time() - host.handed_over_at < MOVE_SECONDS
-        if moves and not (host.fault or host.damage or host.lack):
+        if moves and not (host.fault or host.damage or host.not_installed):
             log.info("interval %s: handed over to its next owner: %s", host.journal, reason)
         else:
             log.log(logging.ERROR if host.fault else logging.WARNING, "interval %s: lost: %s", host.journal, reason)
@@ -186,8 +186,8 @@ class Ownership:
             self._quarantine(hosted, host.damage)
         self.hosts.remove(host.journal)
         self._background.run(host.close())
-        if host.lack or (host.fault and not self._restart_later(host.journal)):
-            self._unbuilt[host.journal] = host.lack or f"{reason}; {_STAYS_DOWN}"
+        if host.not_installed or (host.fault and not self._restart_later(host.journal)):
+            self._unbuilt[host.journal] = host.not_installed or f"{reason}; {_STAYS_DOWN}"
             self._unopened.append(hosted.owned)
 
     def _quarantine(self, hosted: Hosted, why: str) -> None:

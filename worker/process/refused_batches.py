@@ -60,7 +60,7 @@ class RefusedBatches:
                 self._since = self._loop.time()
             self._timer = self._loop.call_later(BACKOFF.delay(self.failures, random.random()), self._resend)
             if why and BACKOFF.step(self.failures) >= BACKOFF.largest:
-                self._tell(why, moved and self._loop.time() - self._since < MOVE_SECONDS)
+                self._log_refusals(why, moved and self._loop.time() - self._since < MOVE_SECONDS)
         if full and token not in self._refused:
             self._full.add(token)
         elif not full:
@@ -68,7 +68,7 @@ class RefusedBatches:
         before = self._refused.get(token, set())
         self._refused[token] = None if not indexes or before is None else before.union(indexes)
 
-    def _tell(self, why: str, moves: bool) -> None:
+    def _log_refusals(self, why: str, moves: bool) -> None:
         """Log that refusals go on. ``moves``: as a move of an interval takes some seconds, it is no reason to act."""
         if moves:
             log.debug("journal %s: its records wait for an interval that moves: %s", self._host.journal, why)

@@ -161,8 +161,8 @@ class LatestWatermarks:
         return GroupWatermarks(dict(self._values), sequencers)
 
 
-class Receiver(RunningInterval, Protocol):
-    """An interval that runs in this process, and those whose watermarks it receives."""
+class WatermarkReceiver(RunningInterval, Protocol):
+    """An interval that runs in this process, and the groups whose watermarks it receives."""
 
     groups: frozenset[str]
 
@@ -173,7 +173,7 @@ class GroupWatch:
     def __init__(
         self,
         watch: Callable[[Iterable[str]], AsyncIterator[GroupWatermarks]],
-        hosted: Mapping[str, Receiver],
+        hosted: Mapping[str, WatermarkReceiver],
     ) -> None:
         self._watch = watch
         self._hosted = hosted

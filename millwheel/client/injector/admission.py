@@ -225,6 +225,7 @@ class RecordAdmission:
         """Pass records to the core, fewer if they are large. Returns the index after the last one that was passed.
 
         Passes none if one has a wrong type and the caller lacks the turn, or if the first one must be checked again.
+        Invariant: an error of a record is raised only if that is the first one, so the caller can name it.
         """
         # Records that other tasks buffered while this one waited come first.
         self.drain()
@@ -240,7 +241,12 @@ class RecordAdmission:
         found: dict[IncarnationId, KeyColumn] = {}
         while missing := self._session.routing.consumers.keys() - found.keys():
             for name in missing:
-                found[name] = await self._key_column(name, call, start, data)
+                try:
+                    found[name] = await self._key_column(name, call, start, data)
+                except TooLargeError:  # among keys that were given. Those before it are passed first
+                    if len(data) == 1:
+                        raise
+                    return await self._accept(call, start, start + len(data) // 2, in_turn=in_turn)
             if not self.keying.local(self._session.routing):
                 # The requests to workers took time, so the state may have changed meanwhile.
                 end = await self._room_for(call, start, end)
@@ -262,9 +268,15 @@ class RecordAdmission:
             raise refused[1]
 
     def _encoded(self, call: _SendCall, start: int, end: int) -> list[bytes]:
+        """The encoded records from ``start`` on, as many as go at once. It raises only if the first one has no form."""
         values = call.values[start:end]
         form = self._session.routing.format
-        data = self.encoder.check(values) if call.encoded else self.encoder.encode(values, form)
+        try:
+            data = self.encoder.check(values) if call.encoded else self.encoder.encode(values, form)
+        except (ValueEncodeError, TooLargeError):
+            if end - start == 1:
+                raise
+            return self._encoded(call, start, (start + end) // 2)
         return within(data, CHUNK_BYTES)
 
     async def _key_column(self, name: IncarnationId, call: _SendCall, start: int, data: Sequence[bytes]) -> KeyColumn:

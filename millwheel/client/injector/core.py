@@ -35,6 +35,7 @@ from millwheel.client.injector.messages import (
     ConnectionOpened,
     DeliveryAnswered,
     Disconnect,
+    EffectlessEvent,
     EndDeclared,
     IdleDeclared,
     IdleEnded,
@@ -48,14 +49,15 @@ from millwheel.client.injector.messages import (
     PublishWatermark,
     RoutingArrived,
     SessionFailed,
-    SilentEvent,
     Tick,
     WatermarkDeclared,
     WatermarkReached,
     WatermarksBroadcast,
     WritesPending,
 )
-from millwheel.client.injector.outbound import InjectedSending, OutboundQueue, earlier
+from millwheel.client.injector.outbound import earlier
+from millwheel.client.injector.outbound_queue import InjectedSending, OutboundQueue
+from millwheel.client.injector.publication import Publication
 from millwheel.client.injector.rerouting import Rerouting
 from millwheel.client.injector.resending import ResendingQueues
 from millwheel.client.injector.routing import StreamRouting
@@ -67,60 +69,7 @@ from millwheel.rpc.columns import RecordColumns, extremes_of
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.errors import UsageError
 
-__all__ = ["InjectorCore", "Publication"]
-
-
-class Publication:
-    """Computes the published watermark: min(the declared watermark, the oldest un-ACKed record). It never falls (G7).
-
-    While a late record is un-ACKed, the value stays where it is. A falling value would be unsafe: receivers delete the
-    ids of records that the watermark has passed.
-
-    Attributes:
-        value: the published value, in microseconds.
-        declared: the user's promise, in microseconds: later records are not older.
-        oldest_unacked: the oldest un-ACKed timestamp. MAX_TIMESTAMP if every record is ACKed.
-        idling: whether there is nothing to send for now.
-        finishing: whether no record follows.
-        published: what may be reported now. It is up to date after :meth:`update`.
-    """
-
-    __slots__ = ("_reported", "declared", "finishing", "idling", "oldest_unacked", "published", "value")
-
-    def __init__(self, watermark: int = MIN_TIMESTAMP) -> None:
-        """``watermark``: the value that is known to be published already, in microseconds."""
-        self.value: int = watermark
-        self.declared: int = watermark
-        self.oldest_unacked: int = MAX_TIMESTAMP
-        self.idling = False
-        self.finishing = False
-        self.published = Published(watermark, False)
-        self._reported: Published | None = None
-
-    def declare(self, watermark: int) -> None:
-        """Declare that no later record is older than ``watermark``. A lower value than before is ignored.
-
-        Plus infinity does not end the stream. Only ``finishing`` is final.
-        """
-        self.declared = max(self.declared, min(watermark, MAX_TIMESTAMP - 1))
-
-    def raise_to(self, watermark: int) -> None:
-        """Raise the value to ``watermark``: older records are late. Allowed only while no record is un-ACKed."""
-        self.value = max(self.value, watermark)
-
-    def update(self) -> Published:
-        """Compute what may be published now."""
-        declared = MAX_TIMESTAMP if self.finishing else self.declared
-        self.value = max(self.value, min(declared, self.oldest_unacked))
-        self.published = Published(self.value, self.idling and self.oldest_unacked == MAX_TIMESTAMP)
-        return self.published
-
-    def take_unreported(self) -> Published | None:
-        """The published watermark, if it changed since the last call. Else None."""
-        if self.published == self._reported:
-            return None
-        self._reported = self.published
-        return self.published
+__all__ = ["InjectorCore"]
 
 
 class InjectorCore:
@@ -280,7 +229,7 @@ class InjectorCore:
             case RoutingArrived():
                 out = self._on_routing(event.routing, now)
             case ConnectionLost() | WritesPending() | WatermarksBroadcast() | ProcessSuperseded() | SessionFailed():
-                self._on_silent(event)
+                self._on_effectless(event)
                 return []
             case _:
                 self._on_publication(event)
@@ -306,7 +255,7 @@ class InjectorCore:
         require(value <= oldest or self.late > 0, "only a late record is below the published watermark (G7)")
         require(self.unacked > 0 or self.oldest_unacked() == MAX_TIMESTAMP, "the oldest un-ACKed record is one (G1)")
 
-    def _on_silent(self, event: SilentEvent) -> None:
+    def _on_effectless(self, event: EffectlessEvent) -> None:
         match event:
             case ConnectionLost():
                 self.outbound.disconnected(event.address)

@@ -182,9 +182,15 @@ class RecordEncoder:
     def _check_keys(self, consumer: ConsumerRouting, column: Sequence[str | bytes], count: int) -> list[bytes]:
         if len(column) != count:
             raise UsageError(f"{len(column)} keys for computation {consumer.computation!r}, but {count} records")
-        keys = [key.encode() if isinstance(key, str) else key for key in column]
-        if not all(key.__class__ is bytes for key in keys):
-            raise UsageError(f"keys for computation {consumer.computation!r} are str or bytes")
+        try:
+            keys = [key.encode() if isinstance(key, str) else key for key in column]
+        except UnicodeEncodeError as error:
+            raise UsageError(
+                f"a key for computation {consumer.computation!r} is no text that UTF-8 has: {error.object!a:.80} "
+                f"({error.reason} at character {error.start})"
+            ) from error
+        if wrong := [key for key in keys if key.__class__ is not bytes]:
+            raise UsageError(f"keys for computation {consumer.computation!r} are str or bytes, not {wrong[0]!r:.80}")
         if keys and (longest := max(map(len, keys))) > MAX_KEY_BYTES:
             raise TooLargeError(f"a key for computation {consumer.computation!r}", longest, MAX_KEY_BYTES)
         return keys

@@ -52,7 +52,7 @@ __all__ = [
 _MAX_POSITION: Final = (1 << 64) - 1
 
 UserId = str | bytes | int
-"""An id that the user gives. It counts by its UTF-8 text, so 7, "7" and b"7" are the same id."""
+"""An id that the user gives. It counts by its bytes, those of a text in UTF-8. So 7, "7" and b"7" are the same id."""
 
 
 class IdKind(Enum):
@@ -127,7 +127,7 @@ class IdHasher:
         self._base = blake2b(scope, digest_size=ID_BYTES, person=b"millwheel.id")
 
     def hash_all(self, ids: Iterable[UserId]) -> list[bytes]:
-        """Hash each id. UsageError names an id that is empty, or not a str, bytes or int."""
+        """Hash each id. UsageError names an id that is empty, has no bytes, or is not a str, bytes or int."""
         begun, hashes = self._base.copy, list[bytes]()
         for id_ in ids:
             hasher = begun()
@@ -137,17 +137,35 @@ class IdHasher:
 
 
 def _text(id_: UserId) -> bytes:
-    if isinstance(id_, bytes):
-        text = id_
-    elif isinstance(id_, str):
-        text = id_.encode()
-    elif isinstance(id_, int) and not isinstance(id_, bool):
-        text = b"%d" % id_
-    else:
-        raise UsageError(f"a record's id is a str, bytes or int, not {type(id_).__name__}: {id_!r:.80}")
+    try:
+        if isinstance(id_, bytes):
+            text = id_
+        elif isinstance(id_, str):
+            text = id_.encode()
+        elif isinstance(id_, int) and not isinstance(id_, bool):
+            text = b"%d" % id_
+        else:
+            raise UsageError(f"a record's id is a str, bytes or int, not {type(id_).__name__}: {id_!r:.80}")
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"a record's id is no text that UTF-8 has: {id_!a:.80} ({error.reason} at character {error.start}): give "
+            "bytes, or a text without halves of surrogate pairs"
+        ) from error
+    except ValueError as error:
+        raise UsageError(f"a record's id is an integer of too many digits ({error}): give bytes or a text") from error
     if not text:
         raise UsageError("a record's id is empty: give it one that is its own, or none")
     return text
+
+
+def _first_wrong(ids: Sequence[UserId]) -> int:
+    """The index of the first id that is none."""
+    for at, id_ in enumerate(ids):
+        try:
+            _text(id_)
+        except UsageError:
+            return at
+    raise AssertionError("each of these is an id")
 
 
 class RecordIds:
@@ -209,7 +227,12 @@ class RecordIds:
     def delivery_ids(
         self, ids: Sequence[UserId] | None, positions: Sequence[int] | None, part: slice
     ) -> Sequence[int] | Sequence[bytes]:
-        """The ids under which the records ``part`` are delivered."""
+        """The ids under which the records ``part`` are delivered. UsageError: one of them is no id."""
         if ids is not None:
-            return self._hasher.hash_all(ids[part])
+            try:
+                return self._hasher.hash_all(ids[part])
+            except UsageError as error:
+                if len(ids) > 1:
+                    error.args = (f"record {_first_wrong(ids)}: {error}",)
+                raise
         return range(self.next, self.next + part.stop - part.start) if positions is None else positions[part]

@@ -24,7 +24,7 @@ from millwheel.client.injector.process import InjectorProcess
 from millwheel.client.injector.tables import plain_table, times_in
 from millwheel.client.injector.unacked import SentRecords, unacked_ids
 from millwheel.model.time import Timestamp
-from millwheel.sdk.errors import UsageError
+from millwheel.sdk.errors import MillwheelError, UsageError
 
 __all__ = ["Injector"]
 
@@ -89,6 +89,8 @@ class Injector(InjectorProcess):
         """Send records, given as columns of equal length. Returns when all are accepted.
 
         Records are accepted in order, up to 1,000 at a time. If the call raises, :attr:`accepted` counts earlier ones.
+        If a record is refused, the error says its index in the call, and all records before it are accepted. An id or a
+        key that is none is an error of the call: up to 1,000 records before it are not accepted either.
 
         Args:
             values: The records.
@@ -116,8 +118,11 @@ class Injector(InjectorProcess):
         for name, given in keys.items() if isinstance(keys, Mapping) else [("every consumer", keys)]:
             if given is not None and len(given) != count:
                 raise UsageError(f"{count} values, but {len(given)} keys for {name}")
-        self._times.check(timestamps, "a record's timestamp")
-        await self._admission.send(values, timestamps, ids, positions, partition, batch, keys, encoded=encoded)
+        self._times.check(timestamps, "a record's timestamp", of_records=True)
+        refused = _name_record if count > 1 else None
+        await self._admission.send(
+            values, timestamps, ids, positions, partition, batch, keys, encoded=encoded, refused=refused
+        )
 
     async def send_table(
         self,
@@ -210,7 +215,7 @@ class Injector(InjectorProcess):
         self._session.check()
         if len(timestamps) != len(values) or (ids is not None and len(ids) != len(values)):
             raise UsageError(f"{len(values)} values, {len(timestamps)} timestamps and {len(ids or ())} ids")
-        self._times.check(timestamps, "a record's timestamp")
+        self._times.check(timestamps, "a record's timestamp", of_records=True)
         core = self._session.core
         if not values:
             return SentRecords(self._ids.scope((), None, "", None), frozenset(), core.accepted)
@@ -304,3 +309,8 @@ class Injector(InjectorProcess):
                 raise
             why = await self._monitor.explain()
             raise NotAckedError(self.stream, self.process, timeout or 0.0, why) from error
+
+
+def _name_record(index: int, error: MillwheelError) -> None:
+    """Add to the error of a record: which one of the call it is."""
+    error.args = (f"record {index}: {error}",)

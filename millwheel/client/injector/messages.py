@@ -22,6 +22,7 @@ __all__ = [
     "ConnectionOpened",
     "DeliveryAnswered",
     "Disconnect",
+    "EffectlessEvent",
     "EndDeclared",
     "IdleDeclared",
     "IdleEnded",
@@ -36,7 +37,6 @@ __all__ = [
     "RoutingArrived",
     "SendBatch",
     "SessionFailed",
-    "SilentEvent",
     "Tick",
     "WatermarkDeclared",
     "WatermarkReached",
@@ -206,7 +206,7 @@ class WritesPending:
     tokens: Mapping[str, int]
 
 
-SilentEvent = ConnectionLost | WritesPending | WatermarksBroadcast | ProcessSuperseded | SessionFailed
+EffectlessEvent = ConnectionLost | WritesPending | WatermarksBroadcast | ProcessSuperseded | SessionFailed
 """Events without effects."""
 InjectorEvent = (
     Columns

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from millwheel.client.injector.ids import IdKind, IdScope
 from millwheel.client.injector.messages import Columns, KeysFound
-from millwheel.client.injector.outbound import InjectedBatch, OutboundQueue
+from millwheel.client.injector.outbound_queue import InjectedBatch, OutboundQueue
 from millwheel.client.injector.resending import ResendingQueues
 from millwheel.client.injector.routing import ConsumerRouting, StreamRouting
 from millwheel.client.injector.unkeyed import UnkeyedRecords, WaitingRecord
@@ -127,7 +127,7 @@ class Rerouting:
         """Append the first records of the event's head to the queues of its keys. Returns those queues."""
         head, keys = event.head, event.keys
         consumer = None if routing is None else routing.consumers.get(head.consumer)
-        if consumer is None or not self._unkeyed.stands(head):
+        if consumer is None or not self._unkeyed.is_current(head):
             return {}
         queues: dict[OutboundQueue, None] = {}
         if keys:

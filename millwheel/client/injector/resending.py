@@ -20,7 +20,8 @@ from typing import Final
 
 from millwheel.client.injector.ids import IdScope
 from millwheel.client.injector.messages import Limits
-from millwheel.client.injector.outbound import InjectedBatch, InjectedSending, OutboundQueue, OutboundQueues
+from millwheel.client.injector.outbound import OutboundQueues
+from millwheel.client.injector.outbound_queue import InjectedBatch, InjectedSending, OutboundQueue
 from millwheel.model.backoff import Backoff, jittered
 from millwheel.model.outbound import AnswerKind
 

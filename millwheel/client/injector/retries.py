@@ -105,7 +105,7 @@ class KeyRetries:
         """Find the keys of the first records of a queue. ``ask``: whether a request to a worker is allowed."""
         routing, unkeyed = self._session.routing, self._session.core.unkeyed
         consumer = routing.consumers.get(head.consumer)
-        if consumer is None or not unkeyed.stands(head):
+        if consumer is None or not unkeyed.is_current(head):
             return _Outcome.WAITS
         known = [row.key for row in takewhile(lambda row: row.key is not None, head.records)]
         values = [row.value for row in takewhile(lambda row: row.key is None, head.records[len(known) :])]

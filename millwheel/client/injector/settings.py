@@ -37,6 +37,9 @@ class InjectorSettings:
     any_timestamp: bool = field(default_factory=any_timestamp_default)
     """Also accept timestamps before 1980 or more than a year ahead. By default they are refused, because they are
     mostly in another unit. The environment variable MILLWHEEL_ANY_TIMESTAMP=1 sets the default."""
+    extra_columns: frozenset[str] = frozenset()
+    """Columns of tables that may be no fields of the stream's type. By default the log warns of such a column, as it
+    may be a typing error. The column of ids never causes a warning."""
     explain: Explain | None = None
     """Returns why a computation does not ACK. By default the owner of its interval says why."""
     limits: Limits = field(default_factory=Limits)

@@ -68,12 +68,17 @@ class TableForms:
         """The last schema of a table, the declared types, and why such records do not go by columns."""
         self._said: set[tuple[Any, str]] = set()
 
-    def keys(self, values: Any) -> Mapping[IncarnationId, str] | None:
-        """The column of the keys, by consumer. Empty: a consumer's keys are empty. None: the records go one by one."""
+    def keys(self, values: Any, id_column: str | None = None) -> Mapping[IncarnationId, str] | None:
+        """The column of the keys, by consumer. Empty: a consumer's keys are empty. None: the records go one by one.
+
+        Args:
+            values: The records.
+            id_column: The column with their ids, if they have some. It need not be a field of the stream's type.
+        """
         routing = self._session.routing
         if routing.format not in IN_MSGPACK:
             return None  # it is refused
-        found = self._form(values, routing)
+        found = self._form(values, routing, id_column)
         if not isinstance(found, _ByRows):
             return found
         remedy = f". To send it by columns: {found.remedy}" if found.remedy else ""
@@ -81,8 +86,10 @@ class TableForms:
         self._say(logging.WARNING if found.remedy else logging.INFO, values.schema, text)
         return None
 
-    def _form(self, values: Any, routing: StreamRouting) -> Mapping[IncarnationId, str] | _ByRows:
-        misfit = self._misfit(values.schema, routing)
+    def _form(
+        self, values: Any, routing: StreamRouting, id_column: str | None
+    ) -> Mapping[IncarnationId, str] | _ByRows:
+        misfit = self._misfit(values.schema, routing, id_column)
         if not routing.column_batches:
             return _ByRows("the cluster's format has no columns", "raise it to 4 (docs/upgrading.md)")
         if self._settings.check_at_worker:
@@ -102,12 +109,13 @@ class TableForms:
             return _ByRows("a row or its key may be too large")
         return found
 
-    def _misfit(self, schema: Any, routing: StreamRouting) -> _ByRows | None:
+    def _misfit(self, schema: Any, routing: StreamRouting, id_column: str | None) -> _ByRows | None:
         """Why records with such columns are not surely of a declared type. None: they are, or no type is declared."""
         known = self._looked
         if known is None or known[0] != schema or known[1] is not routing.schemas:
-            if unseen := _undeclared(schema, routing.schemas):
-                shown = named([repr(name) for name in unseen])
+            meant = {id_column, *self._settings.extra_columns}
+            if unseen := [repr(name) for name in _undeclared(schema, routing.schemas) if name not in meant]:
+                shown = named(unseen)
                 text = f"a table has columns that are no fields of {routing.record_type}, which ignores them: {shown}"
                 self._say(logging.WARNING, schema, text)
             declared = routing.schemas if self._settings.check_types else ()

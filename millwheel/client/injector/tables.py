@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from millwheel.client.injector.admission import CHUNK_RECORDS, RecordAdmission
+from millwheel.client.injector.dividing import DELIVERY_RECORDS
 from millwheel.client.injector.ids import BatchOf, IdScope
 from millwheel.client.injector.messages import Columns
 from millwheel.client.injector.session import InjectorSession
@@ -25,12 +26,12 @@ from millwheel.rpc.columns import RecordColumns, exact, extremes_of, names_bytes
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.errors import MillwheelError, TooLargeError, UsageError, ValueEncodeError
 
-__all__ = ["TABLE_RECORDS", "TableAdmission", "plain_table", "table_parts", "times_in"]
+__all__ = ["TableAdmission", "plain_table", "table_parts", "times_in"]
 
-TABLE_RECORDS: Final = 8_192
-"""The most records of a table that are passed to the core at a time."""
-_TABLE_BYTES: Final = 1 << 20
-"""The most bytes of their columns. A larger record is passed alone."""
+_MAX_INTERVALS: Final = 4
+"""A part of a table has records for so many deliveries at most. It is divided over the intervals of their keys."""
+_DELIVERY_BYTES: Final = 1 << 20
+"""The most bytes of the columns of a part, for each delivery. A larger record is passed alone."""
 _NAMES_BYTES: Final = 8 << 20
 """The most bytes that the names of columns have if the records are sent one by one after all."""
 
@@ -54,6 +55,9 @@ def plain_table(data: Any, timestamp: str, id_column: str | None = None) -> Any:
     try:
         table = data if isinstance(data, pa.Table) else _read(data)
     except (TypeError, ValueError, pa.ArrowException) as error:
+        if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
+            why = f"a table of Arrow cannot have what this {type(data).__name__} has: {error}; no row is sent"
+            raise ValueEncodeError(why) from error
         made = "; `pyarrow.Table.from_pylist` makes one of a list of dicts" if isinstance(data, list) else ""
         raise UsageError(
             f"send_table takes a table or record batch of Arrow, or what can be read as one, and no "
@@ -136,7 +140,7 @@ def times_in(table: Any) -> list[int]:
     return [found[name].as_py() for name in ("min", "max")] if table.num_rows else []
 
 
-def table_parts(table: Any, most: int = TABLE_RECORDS) -> Iterator[tuple[Any, array[int]]]:
+def table_parts(table: Any, most: int = DELIVERY_RECORDS) -> Iterator[tuple[Any, array[int]]]:
     """The parts of a ``plain_table``: record batches without the timestamps, and these, in microseconds.
 
     A part has buffers of its own, if it may go by columns. So what is not ACKed keeps no more of the table in memory.
@@ -149,21 +153,22 @@ def table_parts(table: Any, most: int = TABLE_RECORDS) -> Iterator[tuple[Any, ar
 
     plain = plain_types()
     names = names_bytes(table.column_names)
-    rows = max(1, min(most, _TABLE_BYTES * table.num_rows // max(1, table.nbytes), _NAMES_BYTES // names))
+    size = _DELIVERY_BYTES * max(1, most // DELIVERY_RECORDS)
+    rows = max(1, min(most, size * table.num_rows // max(1, table.nbytes), _NAMES_BYTES // names))
     with suppress(pa.ArrowNotImplementedError):  # dictionaries of lists, for example: a part is then of one chunk
         table = table.combine_chunks()
-    for batch in _bounded(table.to_batches(rows)):
+    for batch in _bounded(table.to_batches(rows), size):
         *columns, stamps = (exact(one) if one.type in plain else one for one in batch.columns)
         values = pa.RecordBatch.from_arrays(columns, names=batch.schema.names[:-1])
         yield values, array("q", stamps.buffers()[1].to_pybytes())
 
 
-def _bounded(batches: Iterable[Any]) -> Iterator[Any]:
+def _bounded(batches: Iterable[Any], size: int) -> Iterator[Any]:
     """Batches with rows, of which none has far more bytes than the others."""
     for batch in batches:
         half = batch.num_rows // 2
-        if half and batch.nbytes > _TABLE_BYTES:
-            yield from _bounded((batch.slice(0, half), batch.slice(half)))
+        if half and batch.nbytes > size:
+            yield from _bounded((batch.slice(0, half), batch.slice(half)), size)
         elif batch.num_rows:
             yield batch
 
@@ -212,7 +217,7 @@ class _Part:
     """A part of a table: a record batch, the times of its records in microseconds, and its first row in the table.
 
     ``positions``: those of its records in ``partition``, if they have some. ``ids``: the user's ids in place of these,
-    which are unique in ``batch`` if that is given.
+    from ``id_column``, which are unique in ``batch`` if that is given.
     """
 
     values: Any
@@ -221,6 +226,7 @@ class _Part:
     positions: range | None
     partition: str
     ids: list[bytes] | None
+    id_column: str | None
     batch: BatchOf | None
 
     def name_row(self, at: int, error: MillwheelError) -> None:
@@ -255,9 +261,14 @@ class TableAdmission:
 
     @property
     def _most(self) -> int:
-        """The most records of a part: all fit into half of the window, also if each consumer gets them (G13)."""
-        consumers = max(1, len(self._session.routing.consumers))
-        return max(1, min(TABLE_RECORDS, self._settings.limits.window_records // consumers // 2))
+        """The most records of a part: so many that each interval gets a large delivery.
+
+        Invariant (G13): a third of the window has room for the part, also if each consumer gets its records.
+        """
+        consumers = self._session.routing.consumers.values()
+        intervals = min((len(one.routes) for one in consumers), default=1)
+        room = self._settings.limits.window_records // max(1, len(consumers)) // 3
+        return max(1, min(DELIVERY_RECORDS * min(intervals, _MAX_INTERVALS), room))
 
     async def send(
         self,
@@ -285,7 +296,7 @@ class TableAdmission:
             end = row + len(timestamps)
             positions = None if position is None else range(position + row, position + end)
             ids = None if id_column is None else _id_texts(values.column(id_column))
-            await self._send_part(_Part(values, timestamps, row, positions, partition, ids, batch))
+            await self._send_part(_Part(values, timestamps, row, positions, partition, ids, id_column, batch))
             row = end
 
     async def _send_part(self, part: _Part) -> None:
@@ -294,7 +305,7 @@ class TableAdmission:
         scope = admission.ids.scope(part.ids, part.positions, part.partition, part.batch)
         async with admission.turns:
             self._session.check()
-            while (keys := self._forms.keys(part.values)) is not None:
+            while (keys := self._forms.keys(part.values, part.id_column)) is not None:
                 routing = self._session.routing
                 await admission.wait_for_room(newest, count)
                 self._session.check()

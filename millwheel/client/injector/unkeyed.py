@@ -77,7 +77,7 @@ class UnkeyedRecords:
         """Whether records of ``scope`` wait for ``consumer``, so that later ones must also wait."""
         return (consumer, scope) in self._queues
 
-    def stands(self, head: UnkeyedHead) -> bool:
+    def is_current(self, head: UnkeyedHead) -> bool:
         """Whether the records of ``head`` are still the first of their queue."""
         queue = self._queues.get((head.consumer, head.scope))
         return queue is not None and queue.records[0].number == head.records[0].number

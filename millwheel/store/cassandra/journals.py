@@ -15,7 +15,7 @@ from cassandra import ConsistencyLevel
 from cassandra.cluster import Session as DriverSession
 from cassandra.query import PreparedStatement
 
-from millwheel.model.envelope import unwrap, wrap
+from millwheel.model.envelope import HEADER_BYTES, unwrap, wrap, wrap_deflated
 from millwheel.store import journal_rules as rules
 from millwheel.store.cassandra.schema import HEAD_ROW
 from millwheel.store.cassandra.session import CassandraSession, Row
@@ -152,14 +152,15 @@ class Journals:
 
     async def append(self, journal: str, append: Append) -> None:
         """See :meth:`StateStore.append`. One transaction writes one row and the head; ``sync`` has no effect here."""
-        value = wrap(append.entry)
-        if len(value) > MAX_VALUE_BYTES:
+        if (size := len(append.entry) + HEADER_BYTES) > MAX_VALUE_BYTES:
             raise StoreError(
-                f"entry {append.commit} of journal {journal} has {len(value)} bytes, more than {MAX_VALUE_BYTES}"
+                f"entry {append.commit} of journal {journal} has {size} bytes, more than {MAX_VALUE_BYTES}"
             )
         if append.truncation_point > append.commit or append.sequencer >= TERMINAL_SEQUENCER:
             # The append is either refused or invalid. The current head decides which error is raised.
             rules.appended(journal, await self.head(journal), append)
+        # Equal entries give equal values, so the caller's repetition of an append has the same bytes.
+        value = wrap_deflated(append.entry) if append.deflate else wrap(append.entry)
         statement, values = self._bind_append(journal, append, value)
 
         async def attempt(repeated: bool) -> None:

@@ -114,7 +114,7 @@ class Receiver:
             self.dedup.admit(sequence)
             verdict = check()
         self.model.reached[verdict.outcome.name] += 1
-        if verdict.outcome is not CheckOutcome.JUDGED:
+        if verdict.outcome is not CheckOutcome.CHECKED:
             assert not verdict.all_fresh
             assert not [*verdict.fresh, *verdict.duplicates, *verdict.waiting]
             return verdict

@@ -72,7 +72,7 @@ TestBatchesExactlyOnce = pytest.mark.guarantee("G1", section="6.1.1")(BatchesMod
 def test_an_id_that_is_twice_in_a_delivery_is_one_record() -> None:
     """The first one is fresh. The other one is checked again when that is committed."""
     query, ids = BatchQuery("q"), [b"a" * 16, b"b" * 16, b"a" * 16]
-    first, second = (DeliveryVerdict(CheckOutcome.JUDGED, 3, ids) for _ in range(2))
+    first, second = (DeliveryVerdict(CheckOutcome.CHECKED, 3, ids) for _ in range(2))
     query.check(0, ids, first)
     assert (first.all_fresh, first.fresh, first.waiting) == (False, [0, 1], [2])
     query.commit(0, ids[:2])

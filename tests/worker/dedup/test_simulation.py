@@ -20,7 +20,7 @@ from tests.worker.dedup.test_positions_model import PositionsModel
 
 SEEDS = 60
 STEPS = 150
-COMMON = ("JUDGED", "duplicate", "waiting", "replayed with ids")
+COMMON = ("CHECKED", "duplicate", "waiting", "replayed with ids")
 
 Arguments = dict[str, Callable[[random.Random], Any]]
 Rules = list[tuple[int, str, Arguments]]

@@ -269,7 +269,7 @@ def test_an_entry_with_runs_reads_as_their_rows(made: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("times", [[], [(1, 5)], [(3, 5)], [(3, 5), (-1, 5)], [(1 << 60, 5)], [(2, 5), (0, 6)]])
-def test_a_run_whose_columns_disagree_is_refused(times: list[tuple[int, int]]) -> None:
+def test_a_run_whose_columns_disagree_is_refused(times: list[int | tuple[int, int]]) -> None:
     entry = IntervalEntry(
         4, 0, 0, [], [], [], [], [], [], [], (0,),
         runs=[ProductionRun(1, "s", (LOG,), [b"k", b"l"], [b"1", b"2"], times)],

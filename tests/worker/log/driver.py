@@ -82,7 +82,7 @@ class LogDriver(SingleCoreDriver[LogEvent, LogEffect]):
         self.replies: list[log.CursorsAnswer] = []
         self.letter_answers: list[log.LettersAnswer] = []
         self.reports: list[m.Report] = []
-        self.stands: list[m.JournalStands] = []
+        self.hold_answers: list[m.SnapshotHoldAnswer] = []
         self.appends = 0
         self.accepted: int = MIN_TIMESTAMP
         self.position = 0
@@ -186,8 +186,8 @@ class LogDriver(SingleCoreDriver[LogEvent, LogEffect]):
                 return m.SequenceChecked(effect.sequence, True)
             case m.FenceJournal():
                 return self.finish(effect)
-            case m.JournalStands():
-                self.stands.append(effect)
+            case m.SnapshotHoldAnswer():
+                self.hold_answers.append(effect)
             case m.SendDelivery() | m.ReleasePrepared():
                 raise AssertionError(f"nothing asked a log for {effect}")
             case _:

@@ -242,11 +242,11 @@ class CommitPipeline:
         )
 
     def _complete(self, outbound: ProductionBatch) -> bool:
-        """Whether the receiver may keep the positions as one range: the batch has a record at each of them.
+        """Whether the receiver may keep the positions as one range: nothing else between them is due to it.
 
-        ``take_ready`` has dropped the ACKed ones of a batch that was sent before.
+        ``take_ready`` has dropped the ACKed ones of a batch that was sent before. It is not whole then.
         """
-        return self._setup.config.result_columns and isinstance(outbound.positions, range)
+        return self._setup.config.result_columns and outbound.whole
 
     def acknowledged(self, event: Acknowledged) -> list[IntervalEffect]:
         """A receiver has ACKed an outbound batch, or a part of it."""

@@ -13,7 +13,7 @@ __all__ = ["Produced", "runs_of"]
 _LEAST_RUN: Final = 8
 """Fewer results are rows: a run of them would save nothing."""
 
-Produced = ProducedColumns | tuple[bytes, list[Production]]
+Produced = ProducedColumns | tuple[bytes, Sequence[Production]]
 """What many keys have produced together, or one key by itself."""
 
 
@@ -73,6 +73,8 @@ def _extend(run: ProductionRun, made: ProducedColumns, count: int) -> None:
     run.producers.extend(made.keys[:count])
     run.values.extend(made.values[:count])
     number = count
-    if run.times and run.times[-1][1] == made.timestamp:
-        number += run.times.pop()[0]
+    last = run.times[-1] if run.times else None
+    if isinstance(last, tuple) and last[1] == made.timestamp:
+        run.times.pop()
+        number += last[0]
     run.times.append((number, made.timestamp))

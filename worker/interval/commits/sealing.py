@@ -16,6 +16,7 @@ from millwheel.sdk.options import LateAction
 from millwheel.sdk.scope import UNSET
 from millwheel.worker.dedup import IdDelta
 from millwheel.worker.interval.commits.production_ids import deterministic_id
+from millwheel.worker.interval.commits.read_runs import reads_in, rows_behind, runs_of_reads
 from millwheel.worker.interval.commits.result_runs import Produced, runs_of
 from millwheel.worker.interval.commits.timer_changes import TimerChanges
 from millwheel.worker.interval.entry import (
@@ -184,9 +185,11 @@ class Sealer:
         holds: list[tuple[bytes, int | None]] = []
         # A key with a context in the batch gets no result of a pane. So its results come before what its hooks produce.
         made = 0 if sealed.entry is None else len(sealed.entry.productions)
-        runs, producing = list[ProductionRun](), list(batch.results)
+        runs, producing = list[ProductionRun](), list[Produced](batch.results)
         if producing and self._setup.config.result_columns:
             runs, producing = runs_of(producing, first | made)
+        elif self._setup.program.feeds and self._reads_stay_columns:
+            runs = runs_of_reads(reads_in(batch.contexts), first | made)
         made += sum(len(run.values) for run in runs)
         dropped = 0
         for key, context in batch.contexts.items():
@@ -196,8 +199,8 @@ class Sealer:
             if context._timers is not None:
                 ending = self._ending(sealed)
                 changes.apply(key, context._timers, first, first | sealed.timers, ending, timers, cleared)
-            if context._productions:
-                producing.append((key, context._productions))
+            if others := rows_behind(context, runs):
+                producing.append((key, others))
             if context._hold is not UNSET:
                 holds.append((key, changes.apply_hold(key, context._hold, self._ending(sealed))))
         sealed.timers += len(timers)
@@ -229,6 +232,11 @@ class Sealer:
         )
         committed, now = not sealed.stored_first, self._clocks.elapsed
         return entry, self._outbox.add(productions, runs=runs, committed=committed, now=now)
+
+    @property
+    def _reads_stay_columns(self) -> bool:
+        """Whether what a source has read is stored as runs. A weak production has an id of its own, which rows have."""
+        return self._setup.config.result_columns and self._setup.program.options.strong
 
     def _ending(self, sealed: Sealed) -> Hold:
         """The hold for what the commit ends."""

@@ -11,7 +11,7 @@ from millwheel.worker.interval.entry import IntervalEntry, ProductionRow
 from millwheel.worker.interval.hooks.runner import HookBatch
 from millwheel.worker.interval.outbox.flows import ProductionBatch
 from millwheel.worker.interval.state import IntervalState
-from millwheel.worker.interval.traces import IntervalTraces
+from millwheel.worker.interval.traces import IntervalTraces, produced_by
 
 __all__ = ["TracedSealer", "sealer_for"]
 
@@ -56,26 +56,29 @@ class TracedSealer(Sealer):
     def _productions_of_marks(self, batch: HookBatch, entry: IntervalEntry) -> None:
         """Behind results of panes, the entry has the productions of the contexts in their order.
 
-        The last traced key ends the search.
+        If it has runs of what was read, these have the first ones of each context. The last traced key ends the search.
         """
         contexts, marks = batch.contexts, self._traces.marks
         sought = sum(key in contexts for key in marks)
         if not sought:
             return
-        rows, at = _rows_of(entry), 0
+        rows, read = _rows_of(entry), 0
+        in_runs = bool(entry.runs) and not batch.results
+        at = sum(len(run.values) for run in entry.runs) if in_runs else 0
         for one in batch.results:
             at += len(one.keys if isinstance(one, ProducedColumns) else one[1])
         for key, context in contexts.items():
             if not sought:
                 return
-            count = len(context._productions) if context._productions is not None else 0
+            count = produced_by(context)
+            first = len(context._read.values) if context._read is not None and in_runs else 0
             if key in marks:
                 sought -= 1
+                own = [*rows[read : read + first], *rows[at : at + count - first]]
                 for mark in marks.pop(key):
                     if mark.context is context:
-                        last = count if mark.last is None else mark.last
-                        self._traces.produced(mark.span, rows[at + mark.first : at + last])
-            at += count
+                        self._traces.produced(mark.span, own[mark.first : mark.last])
+            read, at = read + first, at + count - first
 
 
 def _rows_of(entry: IntervalEntry) -> list[ProductionRow]:

@@ -63,7 +63,7 @@ class WeakCommits:
         batch, queue = self._runner.batch, self.queue
         if not self._setup.scope.produced_bytes or batch.fired or batch.dead or batch.moved:
             return False
-        if self._setup.program.growing and not any(one._productions for one in batch.contexts.values()):
+        if self._setup.program.growing and not any(one._read or one._productions for one in batch.contexts.values()):
             return False  # its bytes are those of changed pages
         if self._outbox.has_uncommitted:
             return False  # earlier productions are sent first (G15)

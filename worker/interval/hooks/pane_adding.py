@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from millwheel.worker.interval.blocked_key_table import RecordItem, Wait
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
-from millwheel.worker.interval.hooks.pane_gate import Divided, PaneGate, picked, starts_in
+from millwheel.worker.interval.hooks.pane_gate import PaneGate, starts_in
 from millwheel.worker.interval.hooks.pane_moving import PaneMover
+from millwheel.worker.interval.hooks.pane_reading import Divided, picked
 from millwheel.worker.interval.hooks.runner import Runner
 from millwheel.worker.interval.intake import DeliveryReceipt
 from millwheel.worker.interval.setup import IntervalSetup
@@ -67,7 +68,9 @@ class PaneAdder:
         if added:
             self._add(keys, added, found)
             self._trace(receipt, added)
-        taken = added if not found.dropped else [*added, *(indexes[place] for place in found.dropped)]
+        taken = indexes
+        if len(added) + len(found.dropped) < len(indexes):
+            taken = added if not found.dropped else [*added, *(indexes[place] for place in found.dropped)]
         if taken:
             self._runner.batch.added_of(receipt).extend(taken)
         return done, waits, len(added) + calls

@@ -20,15 +20,13 @@ fail.
 from __future__ import annotations
 
 from collections.abc import Container, Sequence, Set
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from millwheel.model.time import TimeDomain
-from millwheel.rpc.columns import RecordColumns
-from millwheel.sdk.columns import ColumnWindows, NotFoldedError
-from millwheel.sdk.declarations import DROPPED
+from millwheel.sdk.columns import ColumnWindows
 from millwheel.sdk.options import LateAction
 from millwheel.windows.assigners import window_tag
-from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
+from millwheel.worker.interval.hooks.pane_reading import Divided, PaneReader, picked
 from millwheel.worker.interval.hooks.runner import Runner
 from millwheel.worker.interval.intake import DeliveryReceipt
 from millwheel.worker.interval.panes.key_index import distinct, selector
@@ -40,9 +38,7 @@ from millwheel.worker.messages import Delivery
 if TYPE_CHECKING:
     from millwheel.sdk.columns import Column
 
-__all__ = ["Divided", "PaneGate", "picked", "starts_in"]
-
-Item = TypeVar("Item")
+__all__ = ["PaneGate", "starts_in"]
 
 _FAR: Final = 1 << 60
 """Windows that reach beyond it, in either direction, are left to hooks: further bounds could leave the machine's
@@ -51,43 +47,6 @@ _FEW_WINDOWS: Final = 8
 """Records of so many windows are compared with the bounds of each."""
 _MOST_REACH: Final = float(1 << 62)
 """Integers of a pane that may be beyond it are left to hooks. Half of the machine's range is a margin for rounding."""
-
-
-def picked(column: Sequence[Item], places: Column | Sequence[int]) -> Sequence[Item]:
-    """The items at increasing places. If these are all, the column itself: the usual case costs no copy."""
-    if len(places) == len(column):
-        return column
-    return [column[place] for place in (places if isinstance(places, Sequence) else places.tolist())]
-
-
-class Divided:
-    """Records of one delivery, by their places: those that are added, those that are dropped, and those for hooks."""
-
-    __slots__ = ("dropped", "for_hooks", "given", "moving", "places", "starts", "waiting")
-
-    def __init__(self, places: Column, starts: Column) -> None:
-        self.places = places
-        """The records that are added to panes."""
-        self.starts = starts
-        """The starts of their windows."""
-        self.given: list[Column] = []
-        """What the fold has read of them."""
-        self.dropped: list[int] = []
-        """Records that a filter has dropped."""
-        self.moving: dict[bytes, None] = {}
-        """The keys whose panes must move before their records run in hooks."""
-        self.for_hooks: list[int] = []
-        """Records that run in hooks."""
-        self.waiting: list[int] = []
-        """Records that wait for the commit of an earlier hook of their key."""
-
-    def keep(self, kept: Sequence[bool] | Column) -> None:
-        """Leave all records that are not kept to hooks."""
-        import numpy as np
-
-        chosen = np.flatnonzero(kept)
-        self.places, self.starts = self.places[chosen], self.starts[chosen]
-        self.given = [column[chosen] for column in self.given]
 
 
 class PaneGate:
@@ -101,6 +60,7 @@ class PaneGate:
         self._cells = state.cells
         self._panes = state.panes
         self._windows = windows
+        self._reader = PaneReader(state, windows.fold)
         self._runner = runner
 
     def may_begin(self, receipt: DeliveryReceipt) -> bool:
@@ -121,7 +81,7 @@ class PaneGate:
         """Apply the rules to records of one delivery."""
         keys = receipt.delivery.keys
         found = self._in_time(receipt, indexes)
-        self._read(receipt, indexes, found)
+        self._reader.read(receipt, indexes, found)
         self._note_overflows(found, keys, indexes)
         if others := self._panes.others():
             found.moving.update(dict.fromkeys(self._panes.with_panes((keys[index] for index in indexes), others)))
@@ -133,11 +93,16 @@ class PaneGate:
             moving, by_columns = found.moving, self._by_columns
             bounds = zip(picked(keys, picked(indexes, found.places)), found.starts.tolist(), strict=True)
             found.keep([key not in moving and by_columns(key, start, begins, begun) for key, start in bounds])
-        if len(found.places) < len(indexes) or self._have(
-            self._runner.batch.contexts.keys(), keys, indexes, found.places
-        ):
+        if self._some_beside_hooks(keys, indexes, found):
             self._keep_order([keys[index] for index in indexes], found)
         return found
+
+    def _some_beside_hooks(self, keys: Sequence[bytes], indexes: Sequence[int], found: Divided) -> bool:
+        """Whether some records are left to hooks, or others may come behind a hook of their key. Dropped ones count."""
+        if found.moving or len(found.places) + len(found.dropped) < len(indexes):
+            return True
+        tables = self._blocked.keys.keys(), self._runner.batch.contexts.keys()
+        return any(self._have(table, keys, indexes, range(len(indexes))) for table in tables)
 
     def _keep_order(self, keys: Sequence[bytes], found: Divided) -> None:
         """Divide what is not added between hooks and those that wait: rule 5. ``keys``: those of all records."""
@@ -184,7 +149,7 @@ class PaneGate:
         return any(self._have(table, keys, indexes, places) for table in tables)
 
     @staticmethod
-    def _have(table: Set[bytes], keys: Sequence[bytes], indexes: Sequence[int], places: Column) -> bool:
+    def _have(table: Set[bytes], keys: Sequence[bytes], indexes: Sequence[int], places: Column | range) -> bool:
         """Whether a table has the key of any of these records. Usually it is empty, so no key becomes an object."""
         return bool(table) and not table.isdisjoint(picked(keys, picked(indexes, places)))
 
@@ -236,64 +201,6 @@ class PaneGate:
         for bound in range(first + size, last + size, size):
             starts[stamps >= bound] = bound
         return starts
-
-    def _read(self, receipt: DeliveryReceipt, indexes: Sequence[int], found: Divided) -> None:
-        """Read the records: those that cannot be read, or have numbers that no column takes, fall under rule 3."""
-        delivery, program, fold = receipt.delivery, self._setup.program, self._windows.fold
-        may_drop = program.one_reading[delivery.stream]
-        if not (fold.reads or may_drop is not None) or not len(found.places):
-            return
-        if (numbers := self._read_columns(delivery, indexes, found.places)) is not None:
-            found.given = numbers
-            return
-        read = may_drop or program.inputs[delivery.stream]
-        places = found.places.tolist()
-        encoded = [delivery.values[indexes[place]] for place in places]
-        try:
-            values = [read(one) for one in encoded]  # map() would take a user's StopIteration for the end
-            kept = [value is not DROPPED for value in values] if may_drop is not None else []
-            given = fold.read(values if all(kept) else [value for value in values if value is not DROPPED])
-            found.dropped = [place for place, keep in zip(places, kept, strict=False) if not keep]
-        except HOOK_ERRORS:
-            values, kept = [], []
-            for place, one in zip(places, encoded, strict=True):
-                try:
-                    value = read(one)
-                    if value is DROPPED:
-                        found.dropped.append(place)
-                    else:
-                        fold.read([value])
-                except HOOK_ERRORS:
-                    found.moving[delivery.keys[indexes[place]]] = None
-                    value = DROPPED
-                values.append(value)
-                kept.append(value is not DROPPED)
-            given = fold.read([value for value in values if value is not DROPPED])
-        if not all(kept):
-            found.keep(kept)
-        found.given = given
-
-    def _read_columns(self, delivery: Delivery, indexes: Sequence[int], places: Column) -> list[Column] | None:
-        """What the fold takes of the records at some places, if columns have it. None: their values are read.
-
-        Then each value can be read, and has these very numbers: see ``ColumnFields``.
-        """
-        import numpy as np
-
-        records, fields = delivery.values, self._setup.program.column_fields.get(delivery.stream)
-        wanted = self._windows.fold.fields
-        if fields is None or wanted is None or not isinstance(records, RecordColumns):
-            return None
-        if (names := fields.columns_of(wanted, records.kinds())) is None:
-            return None
-        rows: Any = selector(indexes)
-        if len(places) < len(indexes):
-            rows = np.arange(len(records))[rows][places]
-        columns = {field: records.column(name, rows) for (field, _), name in zip(wanted, names, strict=True)}
-        try:
-            return self._windows.fold.take(columns)
-        except NotFoldedError:
-            return None
 
     def _note_overflows(self, found: Divided, keys: Sequence[bytes], indexes: Sequence[int]) -> None:
         """Integers that may leave the machine's range fall under rule 3. In hooks they are Python's."""

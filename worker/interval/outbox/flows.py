@@ -48,9 +48,12 @@ class ProductionBatch(OutboundBatch):
         self.stream = stream
         self.journal = journal
         self.positions: Any = []
-        """A list, or a range: then they follow one another. ``compact`` makes a list without the ACKed ones."""
+        """They rise. ``compact`` makes a list without the ACKed ones."""
         self.producers: list[bytes] = []
         self.opaque: list[bytes] = []
+        self.whole = False
+        """Whether it has each record of its sequence, from its first position to its last one, that has a key of its
+        journal at the consumer. So the receiver may keep the positions as one range."""
         self.first = 0
         """The least position that is not ACKed."""
         self.sent = False
@@ -85,7 +88,7 @@ class ProductionBatch(OutboundBatch):
         self.positions = [self.positions[index] for index in kept]
         self.producers = [self.producers[index] for index in kept]
         self.opaque = [self.opaque[index] for index in kept] if self.opaque else []
-        self.waiting = None
+        self.waiting, self.whole = None, False
         self.bytes = sum(map(len, self.values)) + sum(map(len, self.keys))
 
     def measure(self) -> None:

@@ -14,12 +14,13 @@ import heapq
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.outbound import UnackedBatches
 from millwheel.worker.interval.entry import ProductionRow, ProductionRun
+from millwheel.worker.interval.outbox.dividing import parts_of, places_by_journal
 from millwheel.worker.interval.outbox.flows import (
     INDEX_BITS,
     MAX_BATCH_BYTES,
@@ -45,6 +46,11 @@ _OWN_AGE: Final = 1 << 62
 """The age of the own sequence. All other sequences are older, so their ages are smaller."""
 
 _NO_FLOWS: Final[dict[str, Flow]] = {}
+
+_Columns = tuple[list[bytes], list[bytes], list[bytes], list[int], list[bytes]]
+"""Keys at the consumer, producing keys, values, timestamps, and opaque ids. No opaque id: the positions are the ids."""
+
+_Item = TypeVar("_Item")
 
 
 class Outbox:
@@ -140,7 +146,7 @@ class Outbox:
 
         None: they are not so.
         """
-        if len(rows) < MIN_ALIKE:
+        if len(rows) < MIN_ALIKE or rows[0][5] != rows[-1][5]:
             return None
         positions, producers, streams, values, timestamps, targets, opaque = zip(*rows, strict=True)
         several = positions[0] >> INDEX_BITS != positions[-1] >> INDEX_BITS or len(targets[0]) != 1
@@ -149,38 +155,54 @@ class Outbox:
         numbers: Sequence[int] = list(positions)
         if positions[-1] - positions[0] == len(positions) - 1:
             numbers = range(positions[0], positions[-1] + 1)
-        columns = map(list, (producers, values, timestamps, opaque if opaque[0] else ()))
-        return list(self._alike(targets[0][0], streams[0], sequence, numbers, *columns))
+        ((consumer, key),) = targets[0]
+        place = consumer, streams[0], self._locate(consumer, key), sequence
+        others = list(timestamps), list(opaque if opaque[0] else ())
+        return list(self._made_of(place, numbers, ([key] * len(rows), list(producers), list(values), *others)))
 
     def _group_runs(self, runs: Iterable[ProductionRun]) -> Iterator[ProductionBatch]:
         """Group runs of productions, with no step for each production."""
         for run in runs:
-            for target in run.targets:
-                yield from self._alike(
-                    target, run.stream, "", run.positions, run.producers, run.values, run.timestamps(), []
-                )
+            producers, stamps = run.each_producer(), run.timestamps()
+            for consumer, keys in run.targets:
+                if isinstance(keys, bytes):
+                    keys = [keys] * len(run.values)
+                for journal, chosen in places_by_journal(partial(self._locate, consumer), keys):
+                    place = consumer, run.stream, journal, ""
+                    columns: _Columns = keys, producers, run.values, stamps, []
+                    positions: Sequence[int] = run.positions
+                    if chosen is not None:
+                        own = _chosen(keys, chosen), _chosen(producers, chosen), _chosen(run.values, chosen)
+                        columns = *own, _chosen(stamps, chosen), []
+                        positions = [run.position + at for at in chosen]
+                    # Each record of the run has one key at the consumer. So what is left out is due to other intervals.
+                    yield from self._made_of(place, positions, columns, whole=True)
 
-    def _alike(
+    def _made_of(
         self,
-        target: tuple[IncarnationId, bytes],
-        stream: str,
-        sequence: str,
+        place: tuple[IncarnationId, str, str, str],
         positions: Sequence[int],
-        producers: list[bytes],
-        values: list[bytes],
-        timestamps: list[int],
-        opaque: list[bytes],
+        columns: _Columns,
+        *,
+        whole: bool = False,
     ) -> Iterator[ProductionBatch]:
-        """The outbound batches of productions of one stream that have the same target."""
-        consumer, key = target
-        age, journal = _age(sequence), self._locate(consumer, key)
-        for part, size in _parts(values, len(key)):
+        """The outbound batches of productions for one interval.
+
+        Args:
+            place: The consumer, the stream, the journal of the interval, and the sequence.
+            positions: They rise. If they are a range, they follow one another.
+            columns: Of the productions.
+            whole: Whether nothing between the positions is due to the interval. It is so in a range, too.
+        """
+        consumer, stream, journal, sequence = place
+        keys, producers, values, timestamps, opaque = columns
+        age, whole = _age(sequence), whole or isinstance(positions, range)
+        for part, size in parts_of(keys, values, MAX_BATCH_RECORDS, MAX_BATCH_BYTES):
             batch = ProductionBatch(self._next_token, consumer, stream, journal, sequence)
             self._next_token += 1
-            batch.age, batch.bytes, batch.positions = age, size, positions[part]
-            batch.producers, batch.values = producers[part], values[part]
+            batch.age, batch.bytes, batch.positions, batch.whole = age, size, positions[part], whole
+            batch.keys, batch.producers, batch.values = keys[part], producers[part], values[part]
             batch.timestamps, batch.opaque = timestamps[part], opaque[part]
-            batch.keys = [key] * len(batch.values)
             yield batch
 
     def _group_each(self, rows: Iterable[ProductionRow], sequence: str) -> list[ProductionBatch]:
@@ -386,18 +408,8 @@ def _age(sequence: str) -> int:
     return int(number[0]) if number else 0
 
 
-def _parts(values: Sequence[bytes], key: int) -> Iterator[tuple[slice, int]]:
-    """Parts of some values that each fit into an outbound batch, and their bytes. ``key``: the size of each one's."""
-    first, count = 0, len(values)
-    while first < count:
-        part = values[first : first + MAX_BATCH_RECORDS]
-        end = first + len(part)
-        size = sum(map(len, part)) + key * len(part)
-        if size > MAX_BATCH_BYTES:
-            sizes = accumulate(len(value) + key for value in part)
-            end, size = next((first + at, size) for at, size in enumerate(sizes, 1) if size >= MAX_BATCH_BYTES)
-        yield slice(first, end), size
-        first = end
+def _chosen(column: Sequence[_Item], places: Sequence[int]) -> list[_Item]:
+    return [column[at] for at in places]
 
 
 def _close_commit(groups: dict[tuple[str, str, str], ProductionBatch]) -> None:

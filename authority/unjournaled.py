@@ -17,17 +17,17 @@ from millwheel.authority.journal import (
     ProcessRow,
     Remove,
 )
-from millwheel.authority.shares import AnyShare, Share
+from millwheel.authority.members import AnyMemberState, MemberState
 from millwheel.rpc.watermarks import Member
 
-__all__ = ["Pending", "Taken"]
+__all__ = ["AppendContent", "UnjournaledChanges"]
 
 _CHANGE_BYTES: Final = 32
 """The approximate size of a change in bytes, without its rows and names."""
 
 
 @dataclass(slots=True)
-class Taken:
+class AppendContent:
     """The content of one append.
 
     ``entry``: the journal entry. ``answers``: the tokens that it answers, with their values. ``sequencers``: the
@@ -40,18 +40,18 @@ class Taken:
     removed: list[str] = field(default_factory=list)
 
 
-class Pending:
-    """The changes that wait for an append: acceptances (their shares), expected sets, removals and percentiles."""
+class UnjournaledChanges:
+    """The changes that wait for an append: acceptances (the new states), expected sets, removals and percentiles."""
 
     def __init__(self) -> None:
-        self.changes: list[tuple[int, str, AnyShare | Expect | Remove | Percentile]] = []
+        self.changes: list[tuple[int, str, AnyMemberState | Expect | Remove | Percentile]] = []
 
-    def add(self, token: int, group: str, change: AnyShare | Expect | Remove | Percentile) -> None:
+    def add(self, token: int, group: str, change: AnyMemberState | Expect | Remove | Percentile) -> None:
         """Record a change of ``group``. The call ``token`` is answered when it is journaled."""
         self.changes.append((token, group, change))
 
-    def take(self, taken: Taken, value_of: Callable[[str], int], size: int) -> int:
-        """Move changes of about ``size`` bytes, at least one, to ``taken``. Return the size of the moved changes.
+    def take(self, content: AppendContent, value_of: Callable[[str], int], size: int) -> int:
+        """Move changes of about ``size`` bytes, at least one, to ``content``. Return the size of the moved changes.
 
         ``value_of`` returns a group's decided value.
         """
@@ -62,25 +62,25 @@ class Pending:
             count += 1
             watermark = value_of(group)
             change: Change
-            if isinstance(subject, Share):
+            if isinstance(subject, MemberState):
                 change = _accepted(group, subject)
                 watermark = max(watermark, subject.watermark)
-                taken.sequencers.append((group, subject.member, subject.sequencer))
+                content.sequencers.append((group, subject.member, subject.sequencer))
             else:
                 change = subject
                 if isinstance(subject, Remove):
-                    taken.removed.append(group)
+                    content.removed.append(group)
                 elif isinstance(subject, Percentile):
                     watermark = subject.watermark
             used += _size(change)
-            taken.entry.changes.append(change)
-            taken.answers.append((token, watermark))
+            content.entry.changes.append(change)
+            content.answers.append((token, watermark))
         del self.changes[:count]
         return used
 
 
-def _accepted(group: str, share: AnyShare) -> AcceptKeys | AcceptProcess:
-    row = journal_row(share)
+def _accepted(group: str, state: AnyMemberState) -> AcceptKeys | AcceptProcess:
+    row = journal_row(state)
     return AcceptProcess(group, row) if isinstance(row, ProcessRow) else AcceptKeys(group, row)
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from millwheel.errors import Problem
 from millwheel.master.assignment import IntervalAssigner, release
 from millwheel.master.change_plan import ChangePlan, PlanBuilder
 from millwheel.master.forks import refuse_fork
+from millwheel.master.log_plans import LogPlanner
 from millwheel.master.messages import (
     CancelTopology,
-    DeleteLog,
     DrainTopology,
-    EnsureLog,
     PauseTopology,
     RestoreTopology,
     ResumeTopology,
@@ -21,9 +21,9 @@ from millwheel.master.messages import (
     SubmitTopology,
     UpdateTopology,
 )
+from millwheel.master.new_maps import new_map
 from millwheel.master.quotas import check_intervals, check_quota
 from millwheel.master.settings import MasterSettings
-from millwheel.master.stream_resolution import refuse_unknown_stream
 from millwheel.master.updating import (
     changed_computations,
     keep_previous,
@@ -34,20 +34,18 @@ from millwheel.master.updating import (
 )
 from millwheel.master.validation import validate
 from millwheel.model import catalog_keys as keys
-from millwheel.model.catalog import ACTIVE_STATES, LIVE_STATES, Catalog, code_of, incarnations_of, outputs_of
-from millwheel.model.incarnation import IncarnationId, injector_group, new_incarnation, new_journal
-from millwheel.model.interval_map import initial_intervals, interval_to_proto
-from millwheel.model.keys import ALL_KEYS, KeyInterval
-from millwheel.model.stream_names import dead_letter_stream, is_dead_letter_stream
+from millwheel.model.catalog import ACTIVE_STATES, LIVE_STATES, Catalog, code_of, incarnations_of
+from millwheel.model.incarnation import IncarnationId, injector_group
+from millwheel.model.interval_map import initial_intervals
+from millwheel.model.keys import KeyInterval
 from millwheel.model.time import Timestamp
 from millwheel.model.wording import state_name
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.unknown_names import UnknownNameError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
-from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import topology_pb2 as specs
 
-__all__ = ["Planner", "name_taken", "refuse_problems", "refuse_unknown_topology"]
+__all__ = ["PlanInputs", "TopologyPlanner", "name_taken", "refuse_problems", "refuse_unknown_topology"]
 
 _MAX_CANCELLATIONS: Final = 8
 """How many requests to cancel a topology of one name are remembered."""
@@ -84,22 +82,39 @@ def name_taken(known: catalog.TopologyRecord) -> RequestError:
     )
 
 
-class Planner:
-    """Plans for topologies and logs, based on one version of the catalog.
+@dataclass(frozen=True, slots=True)
+class PlanInputs:
+    """What plans are made from.
+
+    ``known``: the newest catalog. ``now``: the wall time. ``unusable``: no number up to this one is drawn. ``loads``:
+    the cost of intervals by journal, in cores.
+    """
+
+    known: Catalog
+    settings: MasterSettings
+    now: Timestamp
+    unusable: int
+    loads: Mapping[str, float]
+
+    def builder(self) -> PlanBuilder:
+        """The builder of a new plan."""
+        return PlanBuilder(self.known, self.unusable)
+
+
+class TopologyPlanner:
+    """Plans for topologies, based on one version of the catalog.
 
     It has many methods: one for each request, and for what no request asks for.
     """
 
-    def __init__(
-        self, known: Catalog, settings: MasterSettings, now: Timestamp, unusable: int, loads: Mapping[str, float]
-    ) -> None:
-        self._known = known
-        self._settings = settings
-        self._now = now
-        self._builder = PlanBuilder(known, unusable)
-        self._assigner = IntervalAssigner(known, loads)
-        self._new_logs: set[str] = set()
-        self._ended_logs: set[str] = set()
+    def __init__(self, inputs: PlanInputs) -> None:
+        self._known = inputs.known
+        self._settings = inputs.settings
+        self._now = inputs.now
+        self._builder = inputs.builder()
+        self._assigner = IntervalAssigner(inputs.known, inputs.loads)
+        self.logs = LogPlanner(inputs.known, inputs.now, self._builder, self._assigner)
+        """Plans for logs."""
 
     def submit(self, request: SubmitTopology) -> ChangePlan:
         """Plan a new topology. Each computation gets an incarnation: a never reused id for journals and state."""
@@ -124,9 +139,11 @@ class Planner:
         for computation in spec.computations:
             self._add(record, computation)
         self._builder.put(keys.topology_key(spec.name), record)
-        self._end_earlier_logs(spec)
-        self._logs_of(spec)
-        return self._builder.plan(lambda: self._known.topologies[spec.name], silence=self._earlier_injectors(spec))
+        self.logs.end_earlier(spec)
+        self.logs.create_needed(spec)
+        return self._builder.plan(
+            lambda: self._known.topologies[spec.name], drop_injectors=self._earlier_injectors(spec)
+        )
 
     def restore(self, request: RestoreTopology) -> ChangePlan:
         """Plan the topology of a snapshot. Its incarnations exist in the store, and belong to nothing else.
@@ -159,15 +176,14 @@ class Planner:
         self._builder.put(keys.topology_key(spec.name), record)
         for incarnation, interval_map in request.maps.items():
             self._builder.put_map(incarnation, interval_map, stored=True)
-        silence = self._earlier_injectors(spec)
-        self._end_earlier_logs(spec)
+        injectors = self._earlier_injectors(spec)
+        self.logs.end_earlier(spec)
         self._builder.delete(keys.restore_key(request.number))
         for log in request.logs:
-            self._new_logs.add(log.stream)
-            self._builder.put(keys.log_key(log.stream), log)
+            self.logs.restore(log)
         self._set_cursors(spec, request.batches)
-        self._logs_of(spec)
-        return self._builder.plan(lambda: self._known.topologies[spec.name], silence=silence)
+        self.logs.create_needed(spec)
+        return self._builder.plan(lambda: self._known.topologies[spec.name], drop_injectors=injectors)
 
     def _set_cursors(self, spec: specs.TopologySpec, batches: Sequence[catalog.BatchCursorRecord]) -> None:
         """Set the cursors of queries back to what the restored receivers have (G1).
@@ -189,8 +205,8 @@ class Planner:
         code = code_of(record.spec, computation).digest
         intervals = self._first_intervals()
         owned = record.state in ACTIVE_STATES
-        record.incarnations[computation.name] = self._new_map(
-            computation.name, record.spec.name, intervals, code, owned=owned
+        record.incarnations[computation.name] = new_map(
+            self._builder, self._assigner, computation.name, record.spec.name, intervals, code, owned=owned
         )
 
     def change(self, request: UpdateTopology | PauseTopology | ResumeTopology | SetTopologyQuota) -> ChangePlan:
@@ -242,10 +258,10 @@ class Planner:
             if computation.name not in record.incarnations:
                 self._add(record, computation)
         self._builder.put(keys.topology_key(name), record)
-        self._end_earlier_logs(spec)
-        self._keep_as_declared(spec)
-        self._logs_of(spec)
-        return self._builder.plan(lambda: self._known.topologies[name], silence=self._earlier_injectors(spec))
+        self.logs.end_earlier(spec)
+        self.logs.keep_as_declared(spec)
+        self.logs.create_needed(spec)
+        return self._builder.plan(lambda: self._known.topologies[name], drop_injectors=self._earlier_injectors(spec))
 
     def _earlier_injectors(self, spec: specs.TopologySpec) -> tuple[tuple[str, int], ...]:
         """Delete the injectors of streams that are re-created before their earlier injectors were forgotten (G7).
@@ -274,23 +290,6 @@ class Planner:
                 record.injected_since[stream.name] = floors[group]
             elif stream.injected and group not in living:
                 record.injected_since[stream.name] = self._builder.drawn_before + 1
-
-    def _end_earlier_logs(self, spec: specs.TopologySpec) -> None:
-        """Delete the logs of streams that are re-created before their earlier logs were retired (G1, G7).
-
-        Such a log holds the records, the cursors and the watermark of the earlier stream. It ends in this
-        transaction. After it no record refers to the log's interval map, so its data in the store is dropped later.
-        """
-        brought = {stream.name for stream in spec.streams if not stream.external}
-        brought.update(output for computation in spec.computations for output in outputs_of(computation))
-        brought.add(dead_letter_stream(spec.name))
-        for stream in sorted(brought & self._known.logs.keys() - self._known.streams().keys()):
-            self._ended_logs.add(stream)
-            self._builder.delete(keys.log_key(stream))
-            release(self._known, self._known.logs[stream].incarnation, self._builder)
-
-    def _has_log(self, stream: str) -> bool:
-        return stream in self._known.logs and stream not in self._ended_logs
 
     @staticmethod
     def _refuse_update(record: catalog.TopologyRecord, request: UpdateTopology) -> None:
@@ -340,125 +339,6 @@ class Planner:
 
     def _first_intervals(self) -> list[KeyInterval]:
         return initial_intervals(self._settings.intervals_per_computation, self._settings.split_points)
-
-    def _new_map(
-        self, base: str, topology: str, intervals: list[KeyInterval], code: str | None, owned: bool = True
-    ) -> IncarnationId:
-        """Write the interval map of a new incarnation, with owners if workers exist. Return its id."""
-        incarnation = new_incarnation(base, self._builder.draw())
-        record = catalog.IntervalMapRecord(computation=base if topology else "", topology=topology)
-        for keys_of_interval in intervals:
-            interval = record.intervals.add(keys=interval_to_proto(keys_of_interval))
-            interval.journal = new_journal(incarnation, self._builder.draw())
-            if owned:
-                self._assigner.assign(interval, code, self._builder)
-        self._builder.put_map(incarnation, record)
-        return incarnation
-
-    def _logs_of(self, spec: specs.TopologySpec) -> None:
-        """Create logs for streams that no computation reads, and for dead letters in any case."""
-        read = {edge.stream for computation in spec.computations for edge in computation.inputs}
-        declared = {stream.name: stream for stream in spec.streams}
-        written = [output for computation in spec.computations for output in outputs_of(computation)]
-        written += [stream.name for stream in spec.streams if stream.injected]
-        for stream in dict.fromkeys(written):
-            others = any(one.topology != spec.name for one in self._known.consumers(stream) if not one.log)
-            if stream not in read and not self._has_log(stream) and not others:
-                self._new_log(stream, declared.get(stream) or self._known.stream(stream))
-        if not self._has_log(dead_letter_stream(spec.name)):
-            self._new_log(dead_letter_stream(spec.name), declared.get(dead_letter_stream(spec.name)))
-
-    def _keep_as_declared(self, spec: specs.TopologySpec) -> None:
-        """Bring the retention of the topology's own streams to their logs. The owners of the logs follow the catalog.
-
-        Invariant: it is in the transaction of the update. A plan that were too large is refused as a whole.
-        """
-        for stream in spec.streams:
-            if stream.external or not self._has_log(stream.name):
-                continue
-            log = self._known.logs[stream.name]
-            if log.retention == stream.retention and log.HasField("retention") == stream.HasField("retention"):
-                continue
-            record = catalog.StreamLogRecord()
-            record.CopyFrom(log)
-            record.ClearField("retention")
-            if stream.HasField("retention"):
-                record.retention.CopyFrom(stream.retention)
-            self._builder.put(keys.log_key(stream.name), record)
-
-    def _new_log(self, stream: str, declared: specs.StreamSpec | None) -> None:
-        # Logs that do not fit into this transaction follow at once as missing logs.
-        if stream in self._new_logs or self._builder.is_full:
-            return
-        self._new_logs.add(stream)
-        incarnation = self._new_map(f"{stream}.log", "", [ALL_KEYS], None)
-        record = catalog.StreamLogRecord(stream=stream, incarnation=incarnation, created_at_us=self._now)
-        if declared is not None and declared.HasField("retention"):
-            record.retention.CopyFrom(declared.retention)
-        self._builder.put(keys.log_key(stream), record)
-
-    def ensure_log(self, request: EnsureLog) -> ChangePlan:
-        """Plan a log that keeps what is produced from now on."""
-        declared = self._known.stream(request.stream)
-        if declared is None:
-            refuse_unknown_stream(request.stream, self._known)
-        is_new = request.stream not in self._known.logs
-        if is_new:
-            self._new_log(request.stream, declared)
-        return self._builder.plan(lambda: self._where_is(request.stream, is_new))
-
-    def delete_log(self, request: DeleteLog) -> ChangePlan:
-        """Plan the end of a log. Its cursors end with it. Refused if the records of the stream go nowhere else.
-
-        Senders discard what they still have for the log, as for any consumer that is removed from a live stream. After
-        this transaction no record refers to the log's interval map, so its data in the store is dropped later.
-        """
-        stream = request.stream
-        if self._known.stream(stream) is None:
-            refuse_unknown_stream(stream, self._known)
-        log = self._known.logs.get(stream)
-        if log is None:
-            return ChangePlan(answer=lambda: control.DeleteStreamLogResponse(stream=stream))
-        letters = is_dead_letter_stream(stream)
-        if letters or all(one.log for one in self._known.consumers(stream)):
-            why = "dead letters are kept" if letters else "no computation reads it: its records go to its log alone"
-            raise RequestError(
-                FailureCode.FAILED_PRECONDITION,
-                f"the log of stream {stream!r} is needed: {why}",
-                "the log keeps them for the stream's retention",
-                reason="LOG_NEEDED",
-            )
-        if request.incarnation not in (None, log.incarnation):
-            raise RequestError(
-                FailureCode.ABORTED,
-                f"the log of stream {stream!r} has begun meanwhile",
-                "repeat the request, if the new log is meant, too",
-                reason="LOG_REPLACED",
-            )
-        self._builder.delete(keys.log_key(stream))
-        release(self._known, log.incarnation, self._builder)
-        return self._builder.plan(lambda: control.DeleteStreamLogResponse(stream=stream, deleted=True))
-
-    def _where_is(self, stream: str, is_new: bool) -> control.EnsureStreamLogResponse:
-        log = self._known.logs[stream]
-        incarnation = log.incarnation
-        interval = next(iter(self._known.maps[incarnation]))
-        owner = interval.owner if interval.HasField("owner") else None
-        return control.EnsureStreamLogResponse(
-            incarnation=incarnation,
-            journal=interval.journal,
-            owner=owner,
-            stream=self._known.stream(stream),
-            created_at_us=log.created_at_us,
-            created=is_new,
-        )
-
-    def missing_logs(self) -> ChangePlan:
-        """Plan logs for streams whose last consumer went with its topology: their records need a destination."""
-        for _, record in self._known.live_topologies():
-            if record.state in ACTIVE_STATES:
-                self._logs_of(record.spec)
-        return self._builder.plan()
 
     def drain(self, request: DrainTopology) -> ChangePlan:
         """Stop injection now. The topology continues until everything pending is processed."""
@@ -533,7 +413,7 @@ class Planner:
             record.cancelled_by.extend(kept)
         return self._change_state(record, catalog.TOPOLOGY_STATE_CANCELLED)
 
-    def switched(self) -> ChangePlan:
+    def end_updates(self) -> ChangePlan:
         """Forget completed updates, where every interval has an owner that knows the new version."""
         for name, known in self._known.live_topologies():
             behind = {one for one, number in known.switching.items() if self._behind(known.incarnations[one], number)}
@@ -544,7 +424,7 @@ class Planner:
                 self._builder.put(keys.topology_key(name), record)
         return self._builder.plan()
 
-    def left(self, delivered: Collection[str]) -> ChangePlan:
+    def drop_delivered(self, delivered: Collection[str]) -> ChangePlan:
         """Drop removed computations, by incarnation, that have delivered everything. Their maps become garbage."""
         for name, known in self._known.live_topologies():
             gone = [

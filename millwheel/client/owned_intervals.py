@@ -11,16 +11,14 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.sdk.errors import did_you_mean
 
-__all__ = ["incarnation_of", "owned_interval", "owned_intervals", "owners_of", "split_place"]
+__all__ = ["incarnation_of", "owned_interval", "owned_intervals", "owners_of", "split_computation_name"]
 
 
-def split_place(place: str) -> tuple[str, str]:
-    """Split ``TOPOLOGY/COMPUTATION`` in two. RequestError (INVALID_ARGUMENT): ``place`` has another form."""
-    topology, slash, computation = place.partition("/")
+def split_computation_name(name: str) -> tuple[str, str]:
+    """Split ``TOPOLOGY/COMPUTATION`` in two. RequestError (INVALID_ARGUMENT): ``name`` has another form."""
+    topology, slash, computation = name.partition("/")
     if not topology or not slash or not computation or "/" in computation:
-        raise RequestError(
-            FailureCode.INVALID_ARGUMENT, f"{place!r} names no computation", "write TOPOLOGY/COMPUTATION"
-        )
+        raise RequestError(FailureCode.INVALID_ARGUMENT, f"{name!r} names no computation", "write TOPOLOGY/COMPUTATION")
     return topology, computation
 
 

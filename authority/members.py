@@ -13,25 +13,25 @@ from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.rpc.watermarks import Member, PendingWork, WatermarkReport
 
 __all__ = [
-    "AnyShare",
+    "AnyMemberState",
     "Explanation",
-    "M",
+    "MemberState",
+    "MemberT",
+    "MemberView",
     "Refusal",
-    "Share",
-    "ShareView",
-    "process_share",
+    "process_state",
 ]
 
-M = TypeVar("M", KeyInterval, str)
+MemberT = TypeVar("MemberT", KeyInterval, str)
 
 _SILENT_AFTER: Final = seconds(30)
 """A member without a report for longer than this is called silent."""
 
 
-class Share(Generic[M]):
+class MemberState(Generic[MemberT]):
     """One member's part in a group's minimum.
 
-    Invariant: ``member`` and ``sequencer`` never change. A new owner gets a new share.
+    Invariant: ``member`` and ``sequencer`` never change. A new owner gets a new state.
 
     ``watermark`` and ``idle`` are journaled. For injector processes, ``last_report`` is journaled too.
     It is the largest number of the owner's reports. It keeps an overtaken report from making a process idle again
@@ -56,8 +56,8 @@ class Share(Generic[M]):
         "watermark",
     )
 
-    def __init__(self, member: M, sequencer: int, watermark: int, *, idle: bool = False) -> None:
-        self.member: M = member
+    def __init__(self, member: MemberT, sequencer: int, watermark: int, *, idle: bool = False) -> None:
+        self.member: MemberT = member
         self.sequencer = sequencer
         self.watermark = watermark
         self.idle = idle
@@ -69,9 +69,9 @@ class Share(Generic[M]):
         self.pending: PendingWork | None = None
         self.pending_at = 0
 
-    def copy_for(self, member: M) -> Share[M]:
-        """Return a copy of this share for ``member``, which is a part of its keys."""
-        made = Share(member, self.sequencer, self.watermark, idle=self.idle)
+    def copy_for(self, member: MemberT) -> MemberState[MemberT]:
+        """Return a copy of this state for ``member``, which is a part of its keys."""
+        made = MemberState(member, self.sequencer, self.watermark, idle=self.idle)
         made.input_watermark, made.hold, made.subject = self.input_watermark, self.hold, self.subject
         made.reported_at, made.last_report = self.reported_at, self.last_report
         return made
@@ -97,8 +97,8 @@ class Share(Generic[M]):
         """Return the pending work that the owner published since ``since``."""
         return self.pending if self.pending_at >= since else None
 
-    def view(self, now: int) -> ShareView:
-        """Return this share's row of an explanation. A silent interval or process holds the value by its silence."""
+    def view(self, now: int) -> MemberView:
+        """Return this member's row of an explanation. A silent interval or process holds the value by its silence."""
         silence = None if self.reported_at is None else max(0, now - self.reported_at)
         silent = silence is None or silence > _SILENT_AFTER
         hold, subject, member = self.hold, self.subject, self.member
@@ -106,19 +106,19 @@ class Share(Generic[M]):
             hold = HoldKind.HOLD_KIND_SILENT if silent else hold
         elif self.idle or (silent and self.watermark != MAX_TIMESTAMP):
             hold, subject = HoldKind.HOLD_KIND_INJECTOR, member
-        return ShareView(
+        return MemberView(
             member, self.sequencer, self.watermark, self.input_watermark, hold, subject, self.idle, silence
         )
 
 
-def process_share(row: ProcessRow) -> Share[str]:
-    """Return the share of a journaled row."""
-    share = Share(row.process, row.sequencer, row.watermark, idle=row.idle)
-    share.last_report = row.last_report
-    return share
+def process_state(row: ProcessRow) -> MemberState[str]:
+    """Return the state of a journaled row."""
+    state = MemberState(row.process, row.sequencer, row.watermark, idle=row.idle)
+    state.last_report = row.last_report
+    return state
 
 
-AnyShare = Share[KeyInterval] | Share[str]
+AnyMemberState = MemberState[KeyInterval] | MemberState[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class ShareView:
+class MemberView:
     """One row of an explanation. ``silence``: microseconds since the last report, None if there was none."""
 
     member: Member
@@ -153,7 +153,7 @@ class Explanation:
 
     group: str
     watermark: int
-    holding: Sequence[ShareView]
-    rows: Sequence[ShareView]
+    holding: Sequence[MemberView]
+    rows: Sequence[MemberView]
     holding_count: int
     row_count: int

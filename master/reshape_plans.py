@@ -27,9 +27,9 @@ from millwheel.master.messages import (
     ReshapeRequest,
     SplitInterval,
 )
-from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.quotas import check_intervals
 from millwheel.master.successors import successor_of
+from millwheel.master.topology_plans import refuse_unknown_topology
 from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import ACTIVE_STATES, Catalog
 from millwheel.model.incarnation import IncarnationId, incarnation_of_journal, new_journal

@@ -1,0 +1,97 @@
+"""What of a computation's work a worker may do by columns, and why not the rest (sections 4.2, 5.2).
+
+Two questions decide it. Can its windows be kept by columns? If so, and a table comes: can its columns be read, or must
+a value be made for each row? Both are answered by declarations alone. A worker may still need a hook for a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from millwheel.model.wording import named
+from millwheel.sdk.codecs import ValueFormat
+from millwheel.sdk.column_fields import column_fields
+from millwheel.sdk.column_reading import ColumnReading, steps_for
+from millwheel.sdk.computation import Computation
+from millwheel.sdk.declarations import ComputationDeclaration, Reading
+from millwheel.sdk.field_paths import type_at
+from millwheel.sdk.keys import KeyExtractor
+from millwheel.sdk.options import ComputationOptions
+from millwheel.sdk.plan import PlannedStream
+from millwheel.sdk.typeinfo import supertype, type_name
+
+__all__ = ["ColumnPlan", "column_plan", "column_reading", "why_hooks"]
+
+
+class ColumnPlan(NamedTuple):
+    """Why a computation does not work by columns. An empty text: it may."""
+
+    by_hooks: str
+    """Why its records run in hooks, one by one. Empty: a worker may keep its windows by columns."""
+    by_values: Mapping[str, str]
+    """By input stream: why the rows of a table become values, one by one. Empty: its columns are read. There are none
+    if its records run in hooks."""
+
+
+def column_plan(
+    declared: ComputationDeclaration, inputs: Sequence[str], streams: Mapping[str, PlannedStream]
+) -> ColumnPlan:
+    """How a computation of a valid topology works.
+
+    Args:
+        declared: The computation.
+        inputs: The streams that it reads, in the order of the result.
+        streams: Those of the topology, by the names that its code knows.
+    """
+    made = declared.computation
+    reason = "" if made is None else why_hooks(made, declared.options, declared.readings)
+    windows = None if made is None or reason else made._by_columns()
+    if windows is None:
+        return ColumnPlan(reason, {})
+    wanted = windows.fold.fields
+    found: dict[str, str] = {}
+    for stream in inputs:
+        reading = column_reading(streams[stream], declared.readings.get(stream, ()))
+        if isinstance(reading, str):
+            why = reading
+        else:
+            why = windows.fold.why_values if wanted is None else reading.problem(wanted)
+        found[stream] = _why_rows(streams[stream], declared.inputs[stream]) or why
+    return ColumnPlan("", found)
+
+
+def why_hooks(
+    computation: Computation[Any, Any], options: ComputationOptions, readings: Mapping[str, Sequence[Reading]]
+) -> str:
+    """Why the records of a computation run in hooks. Empty: its windows may be kept by columns."""
+    if not options.strong:
+        return "its productions are weak"
+    if several := [stream for stream, each in readings.items() if len(each) > 1]:
+        return f"it reads the stream {several[0]!r} in several ways"
+    return computation._why_hooks()
+
+
+def column_reading(stream: PlannedStream, readings: Sequence[Reading]) -> ColumnReading | str:
+    """How a stream's records are read from columns. A text: why not. A function or a user's codec needs values."""
+    if stream.codec is None or stream.codec.format is not ValueFormat.MSGPACK:
+        return "its stream has bytes, protobuf messages, or a codec of its own"
+    if any(one.steps is None for one in readings):
+        return "a function before it needs values: a filter by an expression, such as mw.col('price') > 5, does not"
+    fields = column_fields(stream.type)
+    if fields is None:
+        return f"its stream's type {type_name(stream.type)} is no plain struct"
+    steps = steps_for((step for one in readings for step in one.steps or ()), stream.type)
+    return steps if isinstance(steps, str) else ColumnReading(fields, steps)
+
+
+def _why_rows(stream: PlannedStream, key: KeyExtractor) -> str:
+    """Why the records of a stream do not come as columns."""
+    if stream.producers:
+        return f"its records come one by one from {named([repr(one) for one in sorted(stream.producers)])}"
+    if key.function is not None:
+        return "its key is computed by code"
+    if len(key.fields) != 1 or "." in key.fields[0]:
+        return "its key is no single field of the records"
+    kind = type_at(stream.type, key.fields[0])
+    return "" if supertype(kind) is str else f"its key {key.fields[0]!r} is no text"

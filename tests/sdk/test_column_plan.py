@@ -1,0 +1,171 @@
+"""What of a computation's work may be done by columns, and why not (sections 4.2, 5.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+import millwheel as mw
+from millwheel import agg, windows
+from millwheel.cli.column_use import plain_columns, print_columns
+from millwheel.rpc.v1 import topology_pb2
+from millwheel.sdk.column_plan import column_plan
+from millwheel.sdk.compiled import compile_computation
+from millwheel.sdk.spec import build_spec
+
+MINUTE = mw.minutes(1)
+TUMBLING = windows.tumbling(MINUTE)
+SLIDING = windows.sliding(mw.minutes(2), every=MINUTE)
+
+
+class Sale(msgspec.Struct):
+    shop: str
+    item: str
+    price: int
+    size: int | None = None
+
+
+class Income(msgspec.Struct):
+    shop: str
+    euros: float
+    rank: int = 1
+
+
+class Tagged(msgspec.Struct, tag=True):
+    shop: str
+
+
+class Nested(msgspec.Struct):
+    shop: str
+    sale: Sale
+
+
+Build = Callable[[Any], Any]
+
+
+def counted(stream: Any, *key: Any, **aggregates: Any) -> None:
+    keyed = stream.key_by(*(key or ("shop",)))
+    keyed.window(TUMBLING).aggregate("out", **(aggregates or {"n": agg.count()}))
+
+
+BY_COLUMNS: dict[str, Build] = {
+    "no filter": counted,
+    "an expression": lambda sales: counted(sales.filter(mw.col("price") > 5).filter(mw.col("item") != None)),  # noqa: E711
+    "one that may be None": lambda sales: counted(sales.filter(mw.col("size") > 5)),
+    "a selection": lambda sales: counted(sales.select(Income, euros=mw.col("price") / 100).filter(mw.col("euros") > 1)),
+    "aggregates": lambda sales: counted(sales, n=agg.sum("price"), m=agg.mean(mw.col("price") / 2)),
+}
+BY_VALUES: dict[str, tuple[Build, str]] = {
+    "a function": (lambda sales: counted(sales.filter(lambda sale: sale.price > 5)), "a function before it"),
+    "a map": (lambda sales: counted(sales.map(lambda sale: sale, Sale)), "its key is computed by code"),
+    "a selection of an integer": (
+        lambda sales: counted(sales.select(Income, euros=mw.col("price") * 2)),
+        "the field 'euros' of Income is no plain int, as col('price') * 2 is",
+    ),
+    "a default": (
+        lambda sales: counted(sales.select(Income, euros=mw.col("price") / 2), n=agg.sum("rank")),
+        "reads a field that select leaves at its default",
+    ),
+    "a text": (lambda sales: counted(sales.filter(mw.col("item"))), "its filter col('item') is not"),
+    "a key of a number": (lambda sales: counted(sales, "price"), "its key 'price' is no text"),
+    "a key of two fields": (lambda sales: counted(sales, "shop", "item"), "its key is no single field"),
+    "a function's aggregate": (
+        lambda sales: counted(sales, n=agg.count(), dear=agg.count(where=lambda sale: sale.price > 1)),
+        "it calls a function, or reads what is no plain field: 'dear'",
+    ),
+}
+BY_HOOKS: dict[str, tuple[Build, str]] = {
+    "no windows": (lambda sales: sales.key_by("shop").latest("out"), "no tumbling windows of aggregates"),
+    "sliding windows": (
+        lambda sales: sales.key_by("shop").window(SLIDING).aggregate("out", n=agg.count()),
+        "not tumbling, or have a time zone",
+    ),
+    "another aggregate": (
+        lambda sales: counted(sales, n=agg.count(), best=agg.top(3, "price"), d=agg.distinct("item")),
+        "an aggregate has no columns, or is of no int or float: 'best', 'd'",
+    ),
+    "early results": (
+        lambda sales: sales.key_by("shop").window(TUMBLING).aggregate("out", agg.count(), early=windows.each_change()),
+        "early= or allowed_lateness= needs each record",
+    ),
+    "weak productions": (
+        lambda sales: sales.key_by("shop").window(TUMBLING).aggregate("out", n=agg.count(), options={"strong": False}),
+        "its productions are weak",
+    ),
+    "two readings": (
+        lambda sales: counted(sales.filter(mw.col("price") > 5).union(sales.filter(mw.col("price") < 2))),
+        "it reads the stream 'sales' in several ways",
+    ),
+}
+
+
+def topology(build: Build, record_type: Any = Sale) -> mw.Topology:
+    shop = mw.Topology("shop")
+    build(shop.source("sales", record_type))
+    assert not shop.validate()
+    return shop
+
+
+def reasons(shop: mw.Topology, name: str = "out") -> tuple[str, dict[str, str]]:
+    plan = shop.plan()
+    declared = plan.computations[name]
+    by_hooks, by_values = column_plan(declared, [*declared.inputs], plan.streams)
+    return by_hooks, dict(by_values)
+
+
+@pytest.mark.parametrize("case", BY_COLUMNS)
+def test_these_programs_work_by_columns(case: str) -> None:
+    shop = topology(BY_COLUMNS[case])
+    assert reasons(shop) == ("", {"sales": ""})
+    assert [*compile_computation(shop, "out").column_readings] == ["sales"]
+
+
+@pytest.mark.parametrize("case", BY_VALUES)
+def test_these_programs_need_values(case: str) -> None:
+    build, why = BY_VALUES[case]
+    by_hooks, by_values = reasons(topology(build))
+    assert by_hooks == ""
+    assert why in by_values["sales"]
+
+
+@pytest.mark.parametrize("case", BY_HOOKS)
+def test_these_programs_need_hooks(case: str) -> None:
+    build, why = BY_HOOKS[case]
+    shop = topology(build)
+    by_hooks, by_values = reasons(shop)
+    assert why in by_hooks
+    assert by_values == {}
+    assert compile_computation(shop, "out").windows is None
+
+
+def test_other_types_need_values() -> None:
+    assert "Tagged is no plain struct" in reasons(topology(counted, Tagged))[1]["sales"]
+    assert reasons(topology(counted, Nested))[1]["sales"] == (
+        "the field 'sale' of its records is no plain text, number or truth value"
+    )
+
+
+def test_records_of_a_computation_are_no_tables() -> None:
+    shop = mw.Topology("shop")
+    first = shop.source("sales", Sale).key_by("shop").window(TUMBLING).aggregate("first", n=agg.count())
+    first.key_by("shop").window(TUMBLING).aggregate("second", n=agg.sum("n"))
+    assert reasons(shop, "second")[1] == {"first": "its records come one by one from 'first'"}
+
+
+def test_the_spec_says_it_and_commands_show_it(capsys: pytest.CaptureFixture[str]) -> None:
+    shop = topology(BY_VALUES["a text"][0])
+    (spec,) = build_spec(shop.plan())[0].computations
+    why = "its filter col('item') is not of numbers, truth values and comparisons of texts alone"
+    assert plain_columns(spec) == {
+        "windows": True,
+        "why_not": None,
+        "inputs": [{"stream": "shop/sales", "tables": False, "why_not": why}],
+    }
+    print_columns([spec])
+    assert "windows, and not tables" in capsys.readouterr().out
+    spec.columns.by_hooks = "no reason"
+    assert plain_columns(spec)["windows"] is False  # type: ignore[index]
+    assert plain_columns(topology_pb2.ComputationSpec()) is None

@@ -1,0 +1,66 @@
+"""What sources have read as runs of a commit's entry (5.2, 6.1.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, groupby
+from typing import Any
+
+from millwheel.sdk.context import Context
+from millwheel.sdk.effects import ProducedRead, Production
+from millwheel.worker.interval.entry import ProductionRun
+
+__all__ = ["reads_in", "rows_behind", "runs_of_reads"]
+
+
+def reads_in(contexts: Mapping[bytes, Context[Any]]) -> Iterator[tuple[bytes, ProducedRead]]:
+    """What the hooks of a batch have produced at once, with the producing key of each."""
+    return ((key, context._read) for key, context in contexts.items() if context._read is not None)
+
+
+def runs_of_reads(reads: Iterable[tuple[bytes, ProducedRead]], position: int) -> list[ProductionRun]:
+    """What the hooks of splits have read, as runs: one for neighbours of one stream with the same consumers.
+
+    Invariant (G15): the records of a split keep their order, and come before all else that its hooks have produced.
+
+    Args:
+        reads: What was read, and from which split.
+        position: That of the first record.
+    """
+    runs: list[ProductionRun] = []
+    for _, some in groupby(reads, lambda one: _form(one[1])):
+        runs.append(_run_of(list(some), runs[-1].positions.stop if runs else position))
+    return runs
+
+
+def _form(read: ProducedRead) -> Any:
+    """The stream and the consumers of a read, with a key where that is the key of all records."""
+    return read.stream, [(name, None if isinstance(keys, list) else keys) for name, keys in read.targets]
+
+
+def _run_of(reads: Sequence[tuple[bytes, ProducedRead]], position: int) -> ProductionRun:
+    """The run of some reads of one form."""
+    first = reads[0][1]
+    columns: list[Any] = [[read.targets[at][1] for _, read in reads] for at in range(len(first.targets))]
+    targets = [
+        (name, _joined(keys) if isinstance(keys[0], list) else keys[0])
+        for (name, _), keys in zip(first.targets, columns, strict=True)
+    ]
+    return ProductionRun(
+        position,
+        first.stream,
+        tuple(targets),
+        [(len(read.values), key) for key, read in reads],
+        _joined(read.values for _, read in reads),
+        _joined(read.timestamps for _, read in reads),
+    )
+
+
+def _joined(columns: Iterable[Sequence[Any]]) -> list[Any]:
+    return list(chain.from_iterable(columns))
+
+
+def rows_behind(context: Context[Any], runs: Sequence[ProductionRun]) -> Sequence[Production]:
+    """The productions of a context that are in no run, in their order. ``runs``: those of its batch."""
+    others = context._productions or ()
+    return others if context._read is None or runs else [*context._read.productions(), *others]

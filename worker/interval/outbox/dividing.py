@@ -1,0 +1,47 @@
+"""Dividing many productions among outbound batches: by the intervals that own their keys, and by size (4.2, 6.1.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+
+__all__ = ["parts_of", "places_by_journal"]
+
+
+def places_by_journal(locate: Callable[[bytes], str], keys: Sequence[bytes]) -> list[tuple[str, Sequence[int] | None]]:
+    """The journals that own some keys, each with the places of its keys. None: all of them.
+
+    >>> places_by_journal(lambda key: "low" if key < b"m" else "high", [b"a", b"z", b"b"])
+    [('low', [0, 2]), ('high', [1])]
+
+    Args:
+        locate: The journal that owns a key. Empty: none does. An interval has all keys between two of its own.
+        keys: The keys, at least one.
+    """
+    journal = locate(min(keys))
+    if journal and locate(max(keys)) == journal:
+        return [(journal, None)]
+    places: dict[str, list[int]] = {}
+    add = {key: places.setdefault(locate(key), []).append for key in dict.fromkeys(keys)}
+    for at, key in enumerate(keys):
+        add[key](at)
+    return [(name, None if len(places) == 1 else chosen) for name, chosen in places.items()]
+
+
+def parts_of(
+    keys: Sequence[bytes], values: Sequence[bytes], most_records: int, most_bytes: int
+) -> Iterator[tuple[slice, int]]:
+    """Parts of some records that each fit into an outbound batch, and their bytes.
+
+    A part ends with the record that reaches a limit, as a batch does that takes one record after the other.
+    """
+    first, count = 0, len(values)
+    while first < count:
+        last = first + most_records
+        some, own = values[first:last], keys[first:last]
+        end, size = first + len(some), sum(map(len, some)) + sum(map(len, own))
+        if size >= most_bytes:
+            sizes = accumulate(len(key) + len(value) for key, value in zip(own, some, strict=True))
+            end, size = next((first + at, size) for at, size in enumerate(sizes, 1) if size >= most_bytes)
+        yield slice(first, end), size
+        first = end
