@@ -1,4 +1,4 @@
-"""Results of windows for a computation with keys of its own: one run, cut by the intervals there (4.2, 6.1; G1, G15)."""
+"""Results of windows for a computation with other keys: one run, cut by the intervals there (4.2, 6.1; G1, G15)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,11 @@ def test_keyed_results_reach_the_intervals_of_their_rows(
 ) -> None:
     """Each in its order. A whole delivery leaves out nothing that is due to its interval (G1)."""
     runs, rest = runs_of(made, FIRST)
-    singly = [(one.timestamp, row) for one in made for row in zip(one.values, each_target(one.targets, len(one.values)))]
+    singly = [
+        (one.timestamp, row)
+        for one in made
+        for row in zip(one.values, each_target(one.targets, len(one.values)), strict=False)
+    ]
     rows: list[Any] = [
         (FIRST + at, b"p", "s", value, stamp, targets, b"") for at, (stamp, (value, targets)) in enumerate(singly)
     ]
@@ -70,7 +74,7 @@ def test_keyed_results_reach_the_intervals_of_their_rows(
 
 
 def keyed(*, columns: bool = True, entries: IntervalDriver | None = None, broken: str = "none") -> IntervalDriver:
-    """Counts of windows, whose consumer has the last letter of a result's key as its key. It has none for ``broken``."""
+    """Counts of windows. Their consumer has the last letter of a result's key as its key. ``broken``: it has none."""
 
     def key(value: str) -> bytes:
         if value.startswith(broken):

@@ -10,9 +10,9 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.sdk.effects import ProducedColumns, Production
 from millwheel.worker.interval.entry import ProductionRun
 
-__all__ = ["Produced", "runs_of"]
+__all__ = ["MIN_RUN", "Produced", "runs_of"]
 
-_LEAST_RUN: Final = 8
+MIN_RUN: Final = 8
 """Fewer results are rows: a run of them would save nothing."""
 
 Produced = ProducedColumns | tuple[bytes, Sequence[Production]]
@@ -35,7 +35,7 @@ def runs_of(results: Sequence[Produced], position: int) -> tuple[list[Production
         if made is None or (taken and _form(made) != _form(taken[0])):
             break
         taken.append(made)
-    if sum(len(made.values) for made in taken) < _LEAST_RUN:
+    if sum(len(made.values) for made in taken) < MIN_RUN:
         return [], list(results)
     return [_run_of(taken, position)], list(results[len(taken) :])
 
@@ -60,7 +60,8 @@ def _run_of(results: Sequence[ProducedColumns], position: int) -> ProductionRun:
         for at, (consumer, _) in enumerate(results[0].targets)
     )
     producers, values = _joined(made.keys for made in results), _joined(made.values for made in results)
-    assert len(producers) == len(values), "no reader takes a run of columns of other lengths"
+    columns = producers, *(keys for _, keys in targets if isinstance(keys, list))
+    assert all(len(each) == len(values) for each in columns), "no reader takes a run of columns of other lengths"
     times: list[int | tuple[int, int]] = []
     for time, alike in groupby(results, lambda made: made.timestamp):
         times.append((sum(len(made.values) for made in alike), time))
