@@ -16,8 +16,8 @@ from millwheel.worker.dedup import PositionIds
 from millwheel.worker.interval.commits.result_runs import runs_of
 from millwheel.worker.interval.entry import IntervalEntry, decode_entry, encode
 from millwheel.worker.interval.outbox.outbox import Outbox
-from millwheel.worker.messages import SendDelivery
-from tests.worker.interval.column_windows import Results, driver_of, opened
+from millwheel.worker.messages import CheckSequence, Delivery, SendDelivery, SequenceChecked
+from tests.worker.interval.column_windows import Results, driver_of, opened, panes
 from tests.worker.interval.driver import IntervalDriver
 from tests.worker.interval.reads import CONSUMERS, locate
 
@@ -138,3 +138,26 @@ def test_results_for_a_new_consumer_are_no_part_of_the_run() -> None:
     after = ProducedColumns("s", 5, [b"q"] * 8, [b"w"] * 8, ((CONSUMERS[0], [b"k"] * 8), (CONSUMERS[1], [b"l"] * 8)))
     (run,), rest = runs_of([before, after], FIRST)
     assert (run.values, run.targets, rest) == ([b"v"] * 8, ((CONSUMERS[0], b"k"),), [after])
+
+
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_windows_take_keyed_results_at_once_and_only_once() -> None:
+    """The consumer remembers their positions as one range, and judges a copy by it."""
+    second = driver_of(Results())
+    (sends,) = keyed().take(SendDelivery)
+    for _ in range(2):
+        one = sends.delivery
+        second.handle(
+            Delivery(
+                second.state.config.incarnation, "test.1.j1", "in", one.sender, one.ids, list(one.keys),
+                list(one.values), list(one.timestamps), one.token,
+            )
+        )  # fmt: skip
+        for check in second.take(CheckSequence):
+            second.handle(SequenceChecked(check.sequence, True))
+        second.commit_all()
+    counts = {"0": 2, "1": 2} | dict.fromkeys("23456789", 1)
+    assert panes(second) == {(key, end): count for end in (20, 30) for key, count in counts.items()}
+    assert not second.state.cells
+    assert isinstance(one.ids, PositionIds)
+    assert one.ids.complete
