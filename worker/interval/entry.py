@@ -64,7 +64,7 @@ InheritedRow = tuple[str, ProductionRow]
 class ProductionRun(msgspec.Struct, array_like=True, frozen=True):
     """Productions of one stream for the same consumers, at positions that follow one another: columns of equal length.
 
-    What a source has read may have keys at its consumers, one of each production. Results of windows have none there.
+    What a source has read may have keys at its consumers, one of each production. Results of windows have one for all.
     """
 
     position: int
