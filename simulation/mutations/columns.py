@@ -18,7 +18,6 @@ from millwheel.worker.interval.hooks.pane_firing import PaneFiring
 from millwheel.worker.interval.hooks.pane_gate import PaneGate
 from millwheel.worker.interval.hooks.pane_moving import PaneMover
 from millwheel.worker.interval.outbox import dividing
-from millwheel.worker.interval.outbox.flows import ProductionBatch
 from millwheel.worker.interval.panes import changes
 from millwheel.worker.interval.panes.table import PaneTable, WindowPanes
 from millwheel.worker.interval.pump import IntervalPump
@@ -394,19 +393,31 @@ rewriting(
     "G1",
     "productions are stated as complete only if nothing between their positions is due to their receiver",
     CommitPipeline,
-    " and outbound.whole",
+    " and outbound.complete",
     "",
 )
 
 rewriting(
-    "parts-sent-again-as-whole",
-    "G1",
-    "what is left of a batch after an ACK gives its positions singly",
-    ProductionBatch.compact,
-    "self.waiting, self.whole = None, False",
-    "self.waiting = None",
+    "gapped-ranges-while-a-mark-stands",
+    "G13",
+    "positions with gaps are stated as complete only while the mark moves, because they keep merged receivers apart",
+    CommitPipeline,
+    "gaps=mark >= old",
+    "gaps=True",
     seeds=0,
-    test=_READS + "a_part_that_is_sent_again_is_not_whole",
+    test=_READS + "reads_have_no_gapped_ranges_while_a_mark_stands_still",
+    why=_FEW,
+)
+
+rewriting(
+    "reads-beside-results-dropped",
+    "G1",
+    "a read is in the runs of its commit or in its rows, also beside results of panes",
+    Sealer.apply,
+    "rows_behind(context, reads_in_runs)",
+    "rows_behind(context, bool(runs))",
+    seeds=0,
+    test=_READS + "a_read_beside_results_of_panes_is_stored_as_rows",
     why=_FEW,
 )
 
@@ -451,8 +462,8 @@ rewriting(
     "G10",
     "weak productions of a source have ids of their own",
     Sealer,
-    "self._setup.config.result_columns and self._setup.program.options.strong",
-    "self._setup.config.result_columns",
+    " and program.options.strong",
+    "",
     seeds=0,
     test=_READS + "weak_reads_have_ids_of_their_own",
     why=_FEW,
