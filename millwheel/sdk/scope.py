@@ -68,12 +68,8 @@ class OutputBinding:
     """One output ``stream``, by its full name: ``encode`` a value, and ``route`` it to the consumers' keys.
 
     Each value is also expanded into values of ``derived`` streams, by a function for each of them. ``encode_all`` and
-<<<<<<< HEAD
     ``route_all`` do the same for many values, which a source reads or windows result in. None: there is no such way.
-=======
-    ``route_all`` do the same for many values of a source. None: there is no such way. Only computations
-    that read a source have ``encode_all``.
->>>>>>> som
+    Only computations that read a source have ``encode_all``.
     """
 
     __slots__ = ("derived", "encode", "encode_all", "route", "route_all", "stream")

@@ -64,11 +64,7 @@ InheritedRow = tuple[str, ProductionRow]
 class ProductionRun(msgspec.Struct, array_like=True, frozen=True):
     """Productions of one stream for the same consumers, at positions that follow one another: columns of equal length.
 
-<<<<<<< HEAD
     What a source has read, and the results of windows, may have keys at their consumers, one of each production.
-=======
-    What a source has read may have keys at its consumers, one of each production. Results of windows have one for all.
->>>>>>> som
     """
 
     position: int

@@ -26,11 +26,7 @@ from millwheel.worker.interval.outbox.flows import ProductionBatch
 from millwheel.worker.interval.outbox.outbox import Outbox
 from millwheel.worker.messages import Acknowledged, Delivery, SendDelivery
 from tests.worker.interval.driver import IntervalDriver
-<<<<<<< HEAD
-from tests.worker.interval.reads import CONSUMERS, ReadsAtOnce, keyed_by_end, locate
-=======
-from tests.worker.interval.reads import CONSUMERS, TIMES, ReadsAtOnce, keyed_by_end
->>>>>>> som
+from tests.worker.interval.reads import CONSUMERS, TIMES, ReadsAtOnce, keyed_by_end, locate
 
 LOG = IncarnationId("log.1")
 FIRST = 1 << 24
