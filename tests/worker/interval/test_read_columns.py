@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -23,20 +22,10 @@ from millwheel.worker.interval.outbox.flows import ProductionBatch
 from millwheel.worker.interval.outbox.outbox import Outbox
 from millwheel.worker.messages import SendDelivery
 from tests.worker.interval.driver import IntervalDriver
-from tests.worker.interval.reads import CONSUMERS, ReadsAtOnce, keyed_by_end
+from tests.worker.interval.reads import CONSUMERS, ReadsAtOnce, keyed_by_end, locate
 
 LOG = IncarnationId("log.1")
 FIRST = 1 << 24
-
-
-def locate(cuts: list[bytes], missing: frozenset[int] = frozenset()) -> Callable[[Any, bytes], str]:
-    """Intervals that begin at the cuts. Those that are ``missing`` have no owner yet."""
-
-    def journal(consumer: Any, key: bytes) -> str:
-        number = sum(cut <= key for cut in cuts)
-        return "" if number in missing else f"{consumer}.j{number}"
-
-    return journal
 
 
 def read_of(*records: tuple[bytes, bytes, int], consumers: int = 1, log: bool = False) -> ProducedRead:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from millwheel.model.limits import MAX_STATE_BYTES
 from millwheel.sdk.codecs import StateCodec
-from millwheel.sdk.effects import ProducedColumns
+from millwheel.sdk.effects import ProducedColumns, each_target
 from millwheel.sdk.errors import TooLargeError, ValueEncodeError
 from millwheel.sdk.options import LateAction
 from millwheel.sdk.scope import UNSET
@@ -263,7 +263,8 @@ class Sealer:
         for each in producing:
             if isinstance(each, ProducedColumns):  # strong: windows by columns have no others
                 stream, stamp, after = repeat(each.stream), repeat(each.timestamp), position + len(each.keys)
-                rows += zip(range(position, after), each.keys, stream, each.values, stamp, each.targets, repeat(b""))
+                targets = each_target(each.targets, len(each.keys))
+                rows += zip(range(position, after), each.keys, stream, each.values, stamp, targets, repeat(b""))
                 position = after
                 continue
             key, produced = each
