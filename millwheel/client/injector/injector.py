@@ -107,8 +107,8 @@ class Injector(InjectorProcess):
             ValueEncodeError: A value is not of the stream's type.
             KeyExtractionError: A value has no key.
             TooLargeError: A value or a key is too large.
-            UsageError: The columns do not fit together, or positions do not rise. An id or a given key is none. A time is
-                probably not in microseconds.
+            UsageError: The columns do not fit together, or positions do not rise. An id or a given key is none. Or a
+                time is probably not in microseconds.
             InjectorError: The injector has stopped; the error says why.
         """
         self._session.check()
