@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 import zlib
+from collections.abc import Generator
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,9 @@ from millwheel.model.envelope import (
     FORMAT_VERSION,
     HEADER_BYTES,
     MAX_DEFLATED_BYTES,
+    PIECE_BYTES,
+    deflating,
+    inflating,
     pack_header,
     unwrap,
     wrap,
@@ -73,6 +77,26 @@ def test_only_what_becomes_clearly_smaller_is_deflated(size: int) -> None:
     assert wrap_deflated(text)[0] == (DEFLATED_VERSION if size >= 24_576 else FORMAT_VERSION)
     late_noise = text[:5_000] + noise
     assert wrap_deflated(late_noise) == wrap(late_noise)
+
+
+def _run(steps: Generator[None, None, bytes]) -> tuple[bytes, int]:
+    """The result, and how often it has stopped."""
+    stops = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value, stops
+        stops += 1
+
+
+@pytest.mark.guarantee("G8")
+@pytest.mark.parametrize(("size", "stops"), [(PIECE_BYTES, 0), (PIECE_BYTES + 1, 1), (10 * PIECE_BYTES, 9)])
+def test_a_large_payload_is_deflated_and_inflated_in_pieces(size: int, stops: int) -> None:
+    payload = b"abcdefgh" * (size // 8) + b"." * (size % 8)
+    value = wrap_deflated(payload)
+    assert _run(deflating(payload)) == (value, stops)
+    assert _run(inflating(value, "here")) == (payload, stops)
 
 
 def _stated(length: int, content: bytes) -> bytes:
