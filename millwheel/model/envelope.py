@@ -17,7 +17,7 @@ from zlib import crc32
 from millwheel.errors import CorruptValueError
 
 __all__ = [
-    "DEFLATED_VERSION",
+    "DEFLATED_FORMAT",
     "FORMAT_VERSION",
     "HEADER_BYTES",
     "MAX_DEFLATED_BYTES",
@@ -33,7 +33,7 @@ __all__ = [
 FORMAT_VERSION: Final = 1
 """The version of a value whose payload is as it is."""
 
-DEFLATED_VERSION: Final = 2
+DEFLATED_FORMAT: Final = 2
 """The version of a value whose payload is deflated. A cluster has such values from format ``DEFLATED_ENTRIES`` on."""
 
 MAX_DEFLATED_BYTES: Final = 16 << 20
@@ -87,7 +87,7 @@ def deflating(payload: bytes) -> Generator[None, None, bytes]:
     deflated = b"".join((*parts, stream.flush()))
     if len(deflated) > _WORTH * size:
         return wrap(payload)
-    return pack_header(DEFLATED_VERSION, crc32(deflated)) + deflated
+    return pack_header(DEFLATED_FORMAT, crc32(deflated)) + deflated
 
 
 def unwrap(value: bytes | None, where: str) -> bytes:
@@ -102,8 +102,8 @@ def inflating(value: bytes | None, where: str) -> Generator[None, None, bytes]:
     if len(value) < HEADER_BYTES:
         raise CorruptValueError(where, f"{len(value)} bytes are too few for a stored value")
     version, checksum = _HEADER.unpack_from(value)
-    if version not in (FORMAT_VERSION, DEFLATED_VERSION):
-        known = f"{FORMAT_VERSION} and {DEFLATED_VERSION}"
+    if version not in (FORMAT_VERSION, DEFLATED_FORMAT):
+        known = f"{FORMAT_VERSION} and {DEFLATED_FORMAT}"
         raise CorruptValueError(where, f"format {version}, and this software reads formats {known}")
     payload = value[HEADER_BYTES:]
     actual = crc32(payload)
