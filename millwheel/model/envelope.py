@@ -18,6 +18,7 @@ from millwheel.errors import CorruptValueError
 
 __all__ = [
     "DEFLATED_FORMAT",
+    "DEFLATE_FROM",
     "FORMAT_VERSION",
     "HEADER_BYTES",
     "MAX_DEFLATED_BYTES",
@@ -42,7 +43,7 @@ MAX_DEFLATED_BYTES: Final = 16 << 20
 PIECE_BYTES: Final = 256 << 10
 """So many bytes are deflated or inflated at once: 2 ms. Between two pieces, others may have their turn."""
 
-_DEFLATE_FROM: Final = 24 << 10
+DEFLATE_FROM: Final = 24 << 10
 """Shorter payloads stay as they are: to deflate one costs about as much as the store saves (decision 10)."""
 _SAMPLE_BYTES: Final = 4_096
 _WORTH: Final = 0.8
@@ -75,7 +76,7 @@ def wrap_deflated(payload: bytes) -> bytes:
 def deflating(payload: bytes) -> Generator[None, None, bytes]:
     """As ``wrap_deflated``, with a stop between pieces of ``PIECE_BYTES``."""
     size = len(payload)
-    if not _DEFLATE_FROM <= size <= MAX_DEFLATED_BYTES:
+    if not DEFLATE_FROM <= size <= MAX_DEFLATED_BYTES:
         return wrap(payload)
     if len(zlib.compress(payload[:_SAMPLE_BYTES], _LEVEL)) > _WORTH * _SAMPLE_BYTES:
         return wrap(payload)
