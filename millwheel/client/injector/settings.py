@@ -47,5 +47,6 @@ class InjectorSettings:
 
     def __post_init__(self) -> None:
         """Raises UsageError if ``extra_columns`` is a text: its letters would be the columns."""
-        if isinstance(self.extra_columns, str):
-            raise UsageError(f"extra_columns is a set of names: write frozenset({{{self.extra_columns!r}}})")
+        given: object = self.extra_columns
+        if isinstance(given, str):
+            raise UsageError(f"extra_columns is a set of names: write frozenset({{{given!r}}})")
