@@ -6,9 +6,10 @@ rows, is cut into slices. Between two groups at most one slice is written, so an
 A caller gets its result only after the sync that makes the result durable. This includes refusals: the write that
 caused a refusal may be part of the same group.
 
-On some disks a sync takes less time than a handover of the interpreter lock to another thread and back. There, while
-the thread is idle, small groups are committed in place, on the caller's event loop (:class:`_Place`). On a disk with
-slow syncs all writes go through the thread.
+On some disks a sync takes less time than a handover of the interpreter lock to another thread and back. There, small
+groups are committed in place, on the caller's event loop (:class:`_Place`). While the thread has calls, small ones wait
+until it has none. Were they queued behind those, a busy server would hand over every commit after its first large one.
+On a disk with slow syncs all writes go through the thread.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol, TypeVar
@@ -32,8 +34,8 @@ Result = TypeVar("Result")
 _SMALL_BYTES: Final = 64 << 10
 """The largest call that is committed in place, so that its write and sync stay short."""
 _FAST_SYNC_SECONDS: Final = 300e-6
-"""Syncs in place are worthwhile only if they are shorter than this. A thread that returns from the disk waits about as
-long for the lock of a busy interpreter."""
+"""Shorter syncs are always worthwhile in place. A thread that returns from the disk waits about as long for the lock of
+a busy interpreter."""
 _MAX_REMEMBERED: Final = 9
 _PROBE_EVERY: Final = 32
 """While syncs are slow, one in this many small groups is still committed in place, to measure the sync time again."""
@@ -57,25 +59,30 @@ class WriteCall:
     stage: Callable[[RowBatch], Any] | None
     work: SlicedWork | None
     sync: bool
+    size: int = 0
+    queued_at: float = 0.0
+    """When it was queued for the thread."""
     answer: Any = None
     error: BaseException | None = None
 
 
 class _Place:
-    """Whether a small group may be committed in place. The median time of the last syncs in place decides.
+    """Whether a small group may be committed in place: if its sync is short, or shorter than a handover to the thread.
 
-    The median ignores a single slow sync, which every disk has. Syncs on the thread are not measured: their times
-    include the wait for the interpreter lock.
+    The handover is what a small group takes on the thread beyond a sync in place. Where other processes have the cores,
+    each thread that wakes up waits for one, so a handover may take milliseconds. The medians of the last times decide.
+    They ignore a single slow sync, which every disk has.
     """
 
     def __init__(self) -> None:
-        self._last = deque([0.0] * _MAX_REMEMBERED, _MAX_REMEMBERED)
-        self._typical = 0.0
+        self._in_place = deque([0.0] * _MAX_REMEMBERED, _MAX_REMEMBERED)
+        self._on_thread = deque([0.0] * _MAX_REMEMBERED, _MAX_REMEMBERED)
+        self._sync = self._turnaround = 0.0
         self._refused = 0
 
     def allows(self) -> bool:
-        """Return whether recent syncs were fast, or it is time for another measurement."""
-        if self._typical < _FAST_SYNC_SECONDS:
+        """Return whether a commit in place takes less time now, or it is time for another measurement."""
+        if self._sync < _FAST_SYNC_SECONDS or self._sync < self._turnaround - self._sync:
             return True
         self._refused += 1
         if self._refused < _PROBE_EVERY:
@@ -85,8 +92,13 @@ class _Place:
 
     def took(self, seconds: float) -> None:
         """Record the duration of a sync in place."""
-        self._last.append(seconds)
-        self._typical = sorted(self._last)[_MAX_REMEMBERED // 2]
+        self._in_place.append(seconds)
+        self._sync = sorted(self._in_place)[_MAX_REMEMBERED // 2]
+
+    def took_on_thread(self, seconds: float) -> None:
+        """Record what a small group took on the thread, from its first call until its answer."""
+        self._on_thread.append(seconds)
+        self._turnaround = sorted(self._on_thread)[_MAX_REMEMBERED // 2]
 
 
 class StoreThread:
@@ -102,9 +114,16 @@ class StoreThread:
         self._closed = False
         self._place = _Place()
         self._here: list[WriteCall] = []
-        """Small calls that the event loop commits in place as soon as its other ready callbacks have run."""
+        """Small calls that the event loop commits in place as soon as its other ready callbacks have run, and the thread
+        has no calls."""
         self._outstanding = 0
-        """Calls queued for the thread and not answered yet. Meanwhile no call is committed in place: order is kept."""
+        """Calls queued for the thread and not answered yet. Meanwhile no call is committed in place: order is kept.
+
+        Invariant: if ``_here`` has calls, their loop has ``_commit_here`` to run, or ``_outstanding`` is above 0. Who
+        could break it: the thread, when it answers its last call while the loop adds one. So a call is added before
+        ``_outstanding`` is read, and ``_here`` is read after ``_outstanding`` is lowered."""
+        self._wrote_at = 0.0
+        """When the thread last ended a group or a slice."""
         self._writing = threading.Lock()
         """The lock of the writer: the thread, or the event loop in place."""
         self._closing = threading.Lock()
@@ -128,10 +147,10 @@ class StoreThread:
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
-        call = WriteCall(future, stage, None, sync)
+        call = WriteCall(future, stage, None, sync, size)
         if size <= _SMALL_BYTES and self._may_commit_here(loop):
             self._here.append(call)
-            if len(self._here) == 1:
+            if len(self._here) == 1 and not self._outstanding:
                 loop.call_soon(self._commit_here)
         else:
             self._commit_here()
@@ -139,7 +158,7 @@ class StoreThread:
         return await future
 
     def _may_commit_here(self, loop: asyncio.AbstractEventLoop) -> bool:
-        if self._outstanding or self._stale or self._closed:
+        if self._stale or self._closed:
             return False
         if self._here:
             future = self._here[0].future
@@ -151,12 +170,13 @@ class StoreThread:
         group, self._here = self._here, []
         if not group:
             return
-        if self._closed or self._stale or not self._writing.acquire(blocking=False):
+        if self._outstanding or self._closed or self._stale or not self._writing.acquire(blocking=False):
             for call in group:
                 self._enqueue(call, fail=True)
             return
         try:
-            self._commit(group, self._place.took)
+            if (seconds := self._commit(group)) is not None:
+                self._place.took(seconds)
         finally:
             self._writing.release()
         _resolve(group)
@@ -185,6 +205,7 @@ class StoreThread:
         with self._closing:
             if not self._closed:
                 self._outstanding += call.work is None
+                call.queued_at = time.perf_counter()
                 self._queue.put(call)
                 return
         closed = StoreUnavailableError("the store is closed")
@@ -202,7 +223,8 @@ class StoreThread:
             if self._sliced:
                 self._advance_slice()
         closed = StoreUnavailableError("the store was closed before the call was done")
-        _answer([*self._group, *self._sliced], closed, _resolve)
+        _answer([*self._group, *self._sliced], closed)
+        self._answered(self._outstanding)
 
     def _collect(self) -> bool:
         """Move all queued calls to the group or the sliced work. Wait for a call if there is no sliced work."""
@@ -218,11 +240,20 @@ class StoreThread:
     def _commit_group(self) -> None:
         group, self._group = self._group, []
         with self._writing:
-            self._commit(group, None)
-        _answer(group, None, self._answered)
+            synced = self._commit(group) is not None
+        _answer(group, None)
+        now = time.perf_counter()
+        if synced and sum(call.size for call in group) <= _SMALL_BYTES:
+            # A call that was queued while the thread wrote something else has waited for that, and for no handover.
+            self._place.took_on_thread(now - max(group[0].queued_at, self._wrote_at))
+        self._wrote_at = now
+        self._answered(len(group))
 
-    def _commit(self, group: list[WriteCall], timed: Callable[[float], None] | None) -> None:
-        """Write the group with one sync, and set each call's answer or error. Raises nothing."""
+    def _commit(self, group: list[WriteCall]) -> float | None:
+        """Write the group with one sync, and set each call's answer or error. Raises nothing.
+
+        Returns the seconds of the sync. None: there was none.
+        """
         try:
             self._recover()
             batch = RowBatch(self._rocks)
@@ -235,18 +266,21 @@ class StoreThread:
             if self._rocks.unsynced and any(call.sync for call in group):
                 began = time.perf_counter()
                 self._rocks.sync()
-                if timed is not None:
-                    timed(time.perf_counter() - began)
+                return time.perf_counter() - began
         except Exception as error:
             self._stale = True
             for call in group:
                 call.error = error
+        return None
 
-    def _answered(self, calls: list[WriteCall]) -> None:
-        """Resolve calls that the thread has finished. Runs on the event loop."""
+    def _answered(self, count: int) -> None:
+        """So many calls are answered. If they were the last ones, let the event loop commit what has waited for them."""
         with self._closing:
-            self._outstanding -= sum(call.work is None for call in calls)
-        _resolve(calls)
+            self._outstanding -= count
+        waiting = None if self._outstanding else next(iter(self._here), None)
+        if waiting is not None and waiting.future is not None:
+            with suppress(RuntimeError):  # the loop has ended, so none of its tasks waits for a result
+                waiting.future.get_loop().call_soon_threadsafe(self._commit_here)
 
     def _advance_slice(self) -> None:
         call = self._sliced[0]
@@ -269,9 +303,10 @@ class StoreThread:
             if done:
                 self._end_sliced(None)
             time.sleep(_YIELD_SECONDS)
+        self._wrote_at = time.perf_counter()
 
     def _end_sliced(self, error: Exception | None) -> None:
-        _answer([self._sliced.popleft()], error, _resolve)
+        _answer([self._sliced.popleft()], error)
 
     def _recover(self) -> None:
         """After a failure, reopen the database and reload every cache from what is stored."""
@@ -291,8 +326,8 @@ def _stage(call: WriteCall, batch: RowBatch) -> None:
         call.error = error
 
 
-def _answer(calls: list[WriteCall], error: Exception | None, resolve: Callable[[list[WriteCall]], None]) -> None:
-    """Call ``resolve`` once on each caller's event loop. ``error`` replaces the results of all calls."""
+def _answer(calls: list[WriteCall], error: Exception | None) -> None:
+    """Resolve the calls, on each caller's event loop. ``error`` replaces the results of all calls."""
     loops: dict[asyncio.AbstractEventLoop, list[WriteCall]] = {}
     for call in calls:
         if error is not None:
@@ -300,11 +335,8 @@ def _answer(calls: list[WriteCall], error: Exception | None, resolve: Callable[[
         if call.future is not None:
             loops.setdefault(call.future.get_loop(), []).append(call)
     for loop, waiting in loops.items():
-        try:
-            loop.call_soon_threadsafe(resolve, waiting)
-        except RuntimeError:
-            # The loop has ended, so none of its tasks waits for a result.
-            continue
+        with suppress(RuntimeError):  # the loop has ended, so none of its tasks waits for a result
+            loop.call_soon_threadsafe(_resolve, waiting)
 
 
 def _resolve(calls: list[WriteCall]) -> None:
