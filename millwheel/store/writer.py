@@ -114,7 +114,7 @@ class StoreThread:
         self._closed = False
         self._place = _Place()
         self._here: list[WriteCall] = []
-        """Small calls that the event loop commits in place as soon as its other ready callbacks have run, and the thread
+        """Small calls that the event loop commits in place when its other ready callbacks have run and the thread
         has no calls."""
         self._outstanding = 0
         """Calls queued for the thread and not answered yet. Meanwhile no call is committed in place: order is kept.
@@ -274,7 +274,7 @@ class StoreThread:
         return None
 
     def _answered(self, count: int) -> None:
-        """So many calls are answered. If they were the last ones, let the event loop commit what has waited for them."""
+        """So many calls are answered. After the last one, let the event loop commit what has waited for them."""
         with self._closing:
             self._outstanding -= count
         waiting = None if self._outstanding else next(iter(self._here), None)

@@ -76,7 +76,7 @@ async def test_a_small_call_waits_for_the_thread_and_is_in_place(opened: Opened)
     await turns()
     assert not any(call.done() for call in small)
     opened.rocks.resume.set()
-    async with asyncio.timeout(patience(20)):
+    async with asyncio.timeout(patience(2)):
         assert await asyncio.gather(large, *small) == ["large", "first", "second"]
     assert opened.written == [("large", False), ("first", True), ("second", True)]
 
@@ -89,7 +89,7 @@ async def test_a_large_call_takes_those_that_wait_along(opened: Opened) -> None:
     calls.append(opened.call("larger", LARGE))
     await turns()
     opened.rocks.resume.set()
-    async with asyncio.timeout(patience(20)):
+    async with asyncio.timeout(patience(2)):
         await asyncio.gather(*calls)
     assert opened.written == [("large", False), ("small", False), ("larger", False)]
 
@@ -105,5 +105,5 @@ async def test_calls_that_wait_fail_when_the_store_is_closed(opened: Opened) -> 
         opened.rocks.resume.set()
     await closing
     assert await large == "large"
-    async with asyncio.timeout(patience(20)):
+    async with asyncio.timeout(patience(2)):
         assert (await asyncio.gather(small, return_exceptions=True))[0].__class__ in (str, StoreUnavailableError)
