@@ -21,14 +21,15 @@ LARGE = 1 << 20
 
 
 class PausedRocks(Rocks):
-    """Syncs on the store thread wait until ``resume`` is set."""
+    """Syncs on the store thread set ``began``, and wait until ``resume`` is set."""
 
     def __init__(self, directory: DatabaseDirectory) -> None:
         super().__init__(directory)
-        self.resume = threading.Event()
+        self.began, self.resume = threading.Event(), threading.Event()
 
     def sync(self) -> None:
         if threading.current_thread() is not threading.main_thread():
+            self.began.set()
             assert self.resume.wait(patience(20))
         super().sync()
 
@@ -67,9 +68,7 @@ async def opened(tmp_path: Path) -> AsyncIterator[Opened]:
 async def large_call(opened: Opened) -> asyncio.Future[str]:
     """A call that the thread has staged, and cannot sync yet."""
     call = opened.call("large", LARGE)
-    async with asyncio.timeout(patience(5)):
-        while not opened.written:
-            await asyncio.sleep(0.001)
+    assert await asyncio.to_thread(opened.rocks.began.wait, patience(5))
     return call
 
 
