@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from millwheel.client.injector.messages import DeliveryAnswered, Tick
-from tests.injectors.test_core import ACKED, LIMITS, add, opened, sends, step
+from tests.injectors.test_core import ACKED, add, opened, sends, step
 
 
 def test_a_record_goes_out_at_once_when_none_is_on_its_way() -> None:
@@ -35,11 +33,3 @@ def test_a_record_that_comes_after_the_linger_goes_out_at_once() -> None:
     assert alone.ids == [2]
     assert sends(add(core, [3], 2_001)) == []
     assert core.next_deadline() == 4_000
-
-
-def test_the_linger_grows_with_the_batches_in_flight() -> None:
-    core = opened(replace(LIMITS, max_in_flight=64, resend_after=30_000_000))
-    for number in range(16):
-        assert len(sends(add(core, [number], number * 10_000))) == 1
-    assert sends(add(core, [16], 150_001)) == []
-    assert core.next_deadline() == 150_000 + LIMITS.linger * 2

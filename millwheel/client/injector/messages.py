@@ -58,10 +58,10 @@ class Limits:
     """The most un-ACKed records. A record that goes to two consumers counts twice."""
     window_bytes: int = 64 << 20
     """The most bytes of un-ACKed values. The records of one call may exceed it."""
-    linger: int = 1_000
+    linger: int = 2_000
     """The least time from one batch to the next one of the same interval, while earlier ones are in flight.
 
-    Records that come meanwhile share a batch. With more than eight batches in flight the time grows in proportion."""
+    Records that come meanwhile share a batch. A record that comes later goes at once."""
     retry_first: int = 20_000
     retry_last: int = 1_000_000
     """The first and the longest back-off before refused records are sent again. It doubles with each refusal."""

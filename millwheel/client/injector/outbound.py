@@ -30,9 +30,6 @@ __all__ = ["OutboundQueues", "earlier"]
 _NEVER: Final = 1 << 64
 """Above all positions."""
 
-_FEW_IN_FLIGHT: Final = 8
-"""As many batches are in flight to a receiver that ACKs within 8 ms. With more, a batch collects records for longer."""
-
 
 class OutboundQueues:
     """All outbound queues and their sendings: it fills batches, sends them and takes ACKs.
@@ -265,15 +262,14 @@ class OutboundQueues:
     def _filling_due(self, queue: OutboundQueue, now: int) -> int | None:
         """None if the batch that is being filled may be sent now, or there is none. Else the time of the next check.
 
-        While earlier batches are in flight, the batch is sent ``linger`` microseconds after the one before it, and
-        later if many are in flight: a receiver that is slow gets larger batches. It collects records until then. While
-        it could not be sent anyway, it stays open for further records.
+        While earlier batches are in flight, the batch is sent ``linger`` microseconds after the one before it. It
+        collects records until then. While it could not be sent anyway, it stays open for further records.
         """
         batch = queue.filling
         if batch is None:
             return None
         if queue.in_flight or queue.to_send:
-            due = queue.sent_at + self._limits.linger * max(_FEW_IN_FLIGHT, queue.in_flight) // _FEW_IN_FLIGHT
+            due = queue.sent_at + self._limits.linger
             if now < due:
                 return due
         return self._gate(queue, batch, now)
