@@ -34,8 +34,8 @@ Result = TypeVar("Result")
 _SMALL_BYTES: Final = 64 << 10
 """The largest call that is committed in place, so that its write and sync stay short."""
 _FAST_SYNC_SECONDS: Final = 300e-6
-"""Shorter syncs are always worthwhile in place. A thread that returns from the disk waits about as long for the lock of
-a busy interpreter."""
+"""Syncs in place are worthwhile only if they are shorter than this. A thread that returns from the disk waits about as
+long for the lock of a busy interpreter."""
 _MAX_REMEMBERED: Final = 9
 _PROBE_EVERY: Final = 32
 """While syncs are slow, one in this many small groups is still committed in place, to measure the sync time again."""
@@ -59,30 +59,25 @@ class WriteCall:
     stage: Callable[[RowBatch], Any] | None
     work: SlicedWork | None
     sync: bool
-    size: int = 0
-    queued_at: float = 0.0
-    """When it was queued for the thread."""
     answer: Any = None
     error: BaseException | None = None
 
 
 class _Place:
-    """Whether a small group may be committed in place: if its sync is short, or shorter than a handover to the thread.
+    """Whether a small group may be committed in place. The median time of the last syncs in place decides.
 
-    The handover is what a small group takes on the thread beyond a sync in place. Where other processes have the cores,
-    each thread that wakes up waits for one, so a handover may take milliseconds. The medians of the last times decide.
-    They ignore a single slow sync, which every disk has.
+    The median ignores a single slow sync, which every disk has. Syncs on the thread are not measured: their times
+    include the wait for the interpreter lock.
     """
 
     def __init__(self) -> None:
-        self._in_place = deque([0.0] * _MAX_REMEMBERED, _MAX_REMEMBERED)
-        self._on_thread = deque([0.0] * _MAX_REMEMBERED, _MAX_REMEMBERED)
-        self._sync = self._turnaround = 0.0
+        self._last = deque([0.0] * _MAX_REMEMBERED, _MAX_REMEMBERED)
+        self._typical = 0.0
         self._refused = 0
 
     def allows(self) -> bool:
-        """Return whether a commit in place takes less time now, or it is time for another measurement."""
-        if self._sync < _FAST_SYNC_SECONDS or self._sync < self._turnaround - self._sync:
+        """Return whether recent syncs were fast, or it is time for another measurement."""
+        if self._typical < _FAST_SYNC_SECONDS:
             return True
         self._refused += 1
         if self._refused < _PROBE_EVERY:
@@ -92,13 +87,8 @@ class _Place:
 
     def took(self, seconds: float) -> None:
         """Record the duration of a sync in place."""
-        self._in_place.append(seconds)
-        self._sync = sorted(self._in_place)[_MAX_REMEMBERED // 2]
-
-    def took_on_thread(self, seconds: float) -> None:
-        """Record what a small group took on the thread, from its first call until its answer."""
-        self._on_thread.append(seconds)
-        self._turnaround = sorted(self._on_thread)[_MAX_REMEMBERED // 2]
+        self._last.append(seconds)
+        self._typical = sorted(self._last)[_MAX_REMEMBERED // 2]
 
 
 class StoreThread:
@@ -122,8 +112,6 @@ class StoreThread:
         Invariant: if ``_here`` has calls, their loop has ``_commit_here`` to run, or ``_outstanding`` is above 0. Who
         could break it: the thread, when it answers its last call while the loop adds one. So a call is added before
         ``_outstanding`` is read, and ``_here`` is read after ``_outstanding`` is lowered."""
-        self._wrote_at = 0.0
-        """When the thread last ended a group or a slice."""
         self._writing = threading.Lock()
         """The lock of the writer: the thread, or the event loop in place."""
         self._closing = threading.Lock()
@@ -147,7 +135,7 @@ class StoreThread:
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
-        call = WriteCall(future, stage, None, sync, size)
+        call = WriteCall(future, stage, None, sync)
         if size <= _SMALL_BYTES and self._may_commit_here(loop):
             self._here.append(call)
             if len(self._here) == 1 and not self._outstanding:
@@ -205,7 +193,6 @@ class StoreThread:
         with self._closing:
             if not self._closed:
                 self._outstanding += call.work is None
-                call.queued_at = time.perf_counter()
                 self._queue.put(call)
                 return
         closed = StoreUnavailableError("the store is closed")
@@ -240,13 +227,8 @@ class StoreThread:
     def _commit_group(self) -> None:
         group, self._group = self._group, []
         with self._writing:
-            synced = self._commit(group) is not None
+            self._commit(group)
         _answer(group, None)
-        now = time.perf_counter()
-        if synced and sum(call.size for call in group) <= _SMALL_BYTES:
-            # A call that was queued while the thread wrote something else has waited for that, and for no handover.
-            self._place.took_on_thread(now - max(group[0].queued_at, self._wrote_at))
-        self._wrote_at = now
         self._answered(len(group))
 
     def _commit(self, group: list[WriteCall]) -> float | None:
@@ -303,7 +285,6 @@ class StoreThread:
             if done:
                 self._end_sliced(None)
             time.sleep(_YIELD_SECONDS)
-        self._wrote_at = time.perf_counter()
 
     def _end_sliced(self, error: Exception | None) -> None:
         _answer([self._sliced.popleft()], error)
