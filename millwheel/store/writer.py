@@ -6,9 +6,10 @@ rows, is cut into slices. Between two groups at most one slice is written, so an
 A caller gets its result only after the sync that makes the result durable. This includes refusals: the write that
 caused a refusal may be part of the same group.
 
-On some disks a sync takes less time than a handover of the interpreter lock to another thread and back. There, while
-the thread is idle, small groups are committed in place, on the caller's event loop (:class:`_Place`). On a disk with
-slow syncs all writes go through the thread.
+On some disks a sync takes less time than a handover of the interpreter lock to another thread and back. There, small
+groups are committed in place, on the caller's event loop (:class:`_Place`). While the thread has calls, small ones wait
+until it has none. Were they queued behind those, a busy server would hand over every commit after its first large one.
+On a disk with slow syncs all writes go through the thread.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol, TypeVar
@@ -102,9 +104,14 @@ class StoreThread:
         self._closed = False
         self._place = _Place()
         self._here: list[WriteCall] = []
-        """Small calls that the event loop commits in place as soon as its other ready callbacks have run."""
+        """Small calls that the event loop commits in place when its other ready callbacks have run and the thread
+        has no calls."""
         self._outstanding = 0
-        """Calls queued for the thread and not answered yet. Meanwhile no call is committed in place: order is kept."""
+        """Calls queued for the thread and not answered yet. Meanwhile no call is committed in place: order is kept.
+
+        Invariant: if ``_here`` has calls, their loop has ``_commit_here`` to run, or ``_outstanding`` is above 0. Who
+        could break it: the thread, when it answers its last call while the loop adds one. So a call is added before
+        ``_outstanding`` is read, and ``_here`` is read after ``_outstanding`` is lowered."""
         self._writing = threading.Lock()
         """The lock of the writer: the thread, or the event loop in place."""
         self._closing = threading.Lock()
@@ -131,7 +138,7 @@ class StoreThread:
         call = WriteCall(future, stage, None, sync)
         if size <= _SMALL_BYTES and self._may_commit_here(loop):
             self._here.append(call)
-            if len(self._here) == 1:
+            if len(self._here) == 1 and not self._outstanding:
                 loop.call_soon(self._commit_here)
         else:
             self._commit_here()
@@ -139,7 +146,7 @@ class StoreThread:
         return await future
 
     def _may_commit_here(self, loop: asyncio.AbstractEventLoop) -> bool:
-        if self._outstanding or self._stale or self._closed:
+        if self._stale or self._closed:
             return False
         if self._here:
             future = self._here[0].future
@@ -151,12 +158,13 @@ class StoreThread:
         group, self._here = self._here, []
         if not group:
             return
-        if self._closed or self._stale or not self._writing.acquire(blocking=False):
+        if self._outstanding or self._closed or self._stale or not self._writing.acquire(blocking=False):
             for call in group:
                 self._enqueue(call, fail=True)
             return
         try:
-            self._commit(group, self._place.took)
+            if (seconds := self._commit(group)) is not None:
+                self._place.took(seconds)
         finally:
             self._writing.release()
         _resolve(group)
@@ -202,7 +210,8 @@ class StoreThread:
             if self._sliced:
                 self._advance_slice()
         closed = StoreUnavailableError("the store was closed before the call was done")
-        _answer([*self._group, *self._sliced], closed, _resolve)
+        _answer([*self._group, *self._sliced], closed)
+        self._answered(self._outstanding)
 
     def _collect(self) -> bool:
         """Move all queued calls to the group or the sliced work. Wait for a call if there is no sliced work."""
@@ -218,11 +227,15 @@ class StoreThread:
     def _commit_group(self) -> None:
         group, self._group = self._group, []
         with self._writing:
-            self._commit(group, None)
-        _answer(group, None, self._answered)
+            self._commit(group)
+        _answer(group, None)
+        self._answered(len(group))
 
-    def _commit(self, group: list[WriteCall], timed: Callable[[float], None] | None) -> None:
-        """Write the group with one sync, and set each call's answer or error. Raises nothing."""
+    def _commit(self, group: list[WriteCall]) -> float | None:
+        """Write the group with one sync, and set each call's answer or error. Raises nothing.
+
+        Returns the seconds of the sync. None: there was none.
+        """
         try:
             self._recover()
             batch = RowBatch(self._rocks)
@@ -235,18 +248,21 @@ class StoreThread:
             if self._rocks.unsynced and any(call.sync for call in group):
                 began = time.perf_counter()
                 self._rocks.sync()
-                if timed is not None:
-                    timed(time.perf_counter() - began)
+                return time.perf_counter() - began
         except Exception as error:
             self._stale = True
             for call in group:
                 call.error = error
+        return None
 
-    def _answered(self, calls: list[WriteCall]) -> None:
-        """Resolve calls that the thread has finished. Runs on the event loop."""
+    def _answered(self, count: int) -> None:
+        """So many calls are answered. After the last one, let the event loop commit what has waited for them."""
         with self._closing:
-            self._outstanding -= sum(call.work is None for call in calls)
-        _resolve(calls)
+            self._outstanding -= count
+        waiting = None if self._outstanding else next(iter(self._here), None)
+        if waiting is not None and waiting.future is not None:
+            with suppress(RuntimeError):  # the loop has ended, so none of its tasks waits for a result
+                waiting.future.get_loop().call_soon_threadsafe(self._commit_here)
 
     def _advance_slice(self) -> None:
         call = self._sliced[0]
@@ -271,7 +287,7 @@ class StoreThread:
             time.sleep(_YIELD_SECONDS)
 
     def _end_sliced(self, error: Exception | None) -> None:
-        _answer([self._sliced.popleft()], error, _resolve)
+        _answer([self._sliced.popleft()], error)
 
     def _recover(self) -> None:
         """After a failure, reopen the database and reload every cache from what is stored."""
@@ -291,8 +307,8 @@ def _stage(call: WriteCall, batch: RowBatch) -> None:
         call.error = error
 
 
-def _answer(calls: list[WriteCall], error: Exception | None, resolve: Callable[[list[WriteCall]], None]) -> None:
-    """Call ``resolve`` once on each caller's event loop. ``error`` replaces the results of all calls."""
+def _answer(calls: list[WriteCall], error: Exception | None) -> None:
+    """Resolve the calls, on each caller's event loop. ``error`` replaces the results of all calls."""
     loops: dict[asyncio.AbstractEventLoop, list[WriteCall]] = {}
     for call in calls:
         if error is not None:
@@ -300,11 +316,8 @@ def _answer(calls: list[WriteCall], error: Exception | None, resolve: Callable[[
         if call.future is not None:
             loops.setdefault(call.future.get_loop(), []).append(call)
     for loop, waiting in loops.items():
-        try:
-            loop.call_soon_threadsafe(resolve, waiting)
-        except RuntimeError:
-            # The loop has ended, so none of its tasks waits for a result.
-            continue
+        with suppress(RuntimeError):  # the loop has ended, so none of its tasks waits for a result
+            loop.call_soon_threadsafe(_resolve, waiting)
 
 
 def _resolve(calls: list[WriteCall]) -> None:

@@ -144,6 +144,19 @@ rewriting(
 
 
 rewriting(
+    "waiting_calls_forgotten",
+    "G8",
+    "the embedded store commits small calls that waited for its thread",
+    StoreThread,
+    "waiting = None if self._outstanding else next(iter(self._here), None)",
+    "waiting = None",
+    seeds=0,
+    test="tests/store/test_writer.py::test_a_small_call_waits_for_the_thread_and_is_in_place",
+    why="in the simulator the thread is idle between two steps; the test shows it in seconds",
+)
+
+
+rewriting(
     "leases_by_the_steady_clock",
     "G3",
     "a lease is judged by a clock that counts suspension",

@@ -100,26 +100,6 @@ def add(
     return step(core, Columns(values, [at] * len(positions), keys, SCOPE, list(positions)), now)
 
 
-def test_a_record_goes_out_at_once_when_none_is_on_its_way() -> None:
-    core = opened()
-    (first,) = sends(add(core, [1]))
-    assert first.ids == [1]
-    assert add(core, [2], 10) == []
-    assert add(core, [3], 20) == []
-    (both,) = sends(step(core, DeliveryAnswered((first.token,), ACKED), 30))
-    assert both.ids == [2, 3]
-
-
-def test_a_record_waits_for_others_no_longer_than_the_linger() -> None:
-    core = opened()
-    add(core, [1])
-    add(core, [2], 100)
-    assert core.next_deadline() == 2_100
-    assert sends(step(core, Tick(), 2_099)) == []
-    (late,) = sends(step(core, Tick(), 2_100))
-    assert late.ids == [2]
-
-
 def test_full_batches_do_not_linger() -> None:
     core = opened()
     assert [len(send.ids) for send in sends(add(core, range(25)))] == [10, 10]

@@ -59,7 +59,9 @@ class Limits:
     window_bytes: int = 64 << 20
     """The most bytes of un-ACKed values. The records of one call may exceed it."""
     linger: int = 2_000
-    """How long a record may wait for others while earlier batches are in flight. Otherwise it does not wait."""
+    """The least time from one batch to the next one of the same interval, while earlier ones are in flight.
+
+    Records that come meanwhile share a batch. A record that comes later goes at once."""
     retry_first: int = 20_000
     retry_last: int = 1_000_000
     """The first and the longest back-off before refused records are sent again. It doubles with each refusal."""

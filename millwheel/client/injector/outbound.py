@@ -134,19 +134,19 @@ class OutboundQueues:
         if isinstance(keys, ColumnKeys) and isinstance(columns.values, RecordColumns):
             for at, part, part_ids in divided(keys.records, consumer.starts, columns.ids):
                 queue = self._queue(consumer.incarnation, columns.scope, consumer.routes[at])
-                self._put(queue, part, part_ids, first, now, accepted, gapless)
+                self._put(queue, part, part_ids, first, accepted, gapless)
                 queues[queue] = None
             return queues
         for at, picks in _by_interval(consumer.starts, keys):
             queue = self._queue(consumer.incarnation, columns.scope, consumer.routes[at])
             values, timestamps, ids = columns.values, columns.timestamps, columns.ids
             if picks is None:
-                self._fill(queue, keys, values, timestamps, ids, first, now, accepted, gapless)
+                self._fill(queue, keys, values, timestamps, ids, first, accepted, gapless)
             else:
                 # One call for each column, however many records it has.
                 pick = itemgetter(*picks) if len(picks) > 1 else itemgetter(slice(picks[0], picks[0] + 1))
                 some = pick(keys), pick(values), pick(timestamps), pick(ids)
-                self._fill(queue, *some, first, now, accepted, gapless)
+                self._fill(queue, *some, first, accepted, gapless)
             queues[queue] = None
         return queues
 
@@ -158,7 +158,6 @@ class OutboundQueues:
         timestamps: Sequence[int],
         ids: Sequence[Any],
         first: int,
-        now: int,
         accepted: tuple[int, int],
         gapless: int,
     ) -> None:
@@ -167,7 +166,7 @@ class OutboundQueues:
         while at < count:
             batch = queue.filling
             if batch is None:
-                batch = self._open(queue, first, now, accepted)
+                batch = self._open(queue, first, accepted)
             batch.since, batch.latest = min(batch.since, accepted[0]), max(batch.latest, accepted[1])
             batch.gapless = max(batch.gapless, gapless)
             take = min(count - at, limits.batch_records - len(batch.keys))
@@ -190,13 +189,13 @@ class OutboundQueues:
                 self._seal(queue)
 
     def _put(
-        self, queue: OutboundQueue, values: RecordColumns, ids: Sequence[Any], first: int, now: int,
+        self, queue: OutboundQueue, values: RecordColumns, ids: Sequence[Any], first: int,
         accepted: tuple[int, int], gapless: int,
     ) -> None:  # fmt: skip
         """Append records as columns: a batch of their own."""
         if queue.filling is not None:
             self._seal(queue)
-        batch = self._open(queue, first, now, accepted)
+        batch = self._open(queue, first, accepted)
         batch.gapless = gapless
         batch.keys, batch.values, batch.timestamps, batch.ids = values.keys(), values, values.timestamps, ids
         batch.bytes = bytes_of(values)
@@ -205,9 +204,8 @@ class OutboundQueues:
         self._filled_bytes += batch.bytes
         self._seal(queue)
 
-    def _open(self, queue: OutboundQueue, first: int, now: int, accepted: tuple[int, int]) -> InjectedBatch:
+    def _open(self, queue: OutboundQueue, first: int, accepted: tuple[int, int]) -> InjectedBatch:
         batch = queue.filling = InjectedBatch(queue, first, accepted)
-        queue.opened_at = now
         self._filling[queue] = None
         self._busy[queue] = None
         return batch
@@ -264,16 +262,16 @@ class OutboundQueues:
     def _filling_due(self, queue: OutboundQueue, now: int) -> int | None:
         """None if the batch that is being filled may be sent now, or there is none. Else the time of the next check.
 
-        Records are collected in the batch while earlier batches are in flight, for at most ``linger`` microseconds.
-        While the batch could not be sent anyway, it stays open for further records. This makes few large batches
-        instead of many small ones.
+        While earlier batches are in flight, the batch is sent ``linger`` microseconds after the one before it. It
+        collects records until then. While it could not be sent anyway, it stays open for further records.
         """
         batch = queue.filling
         if batch is None:
             return None
-        due = queue.opened_at + self._limits.linger
-        if now < due and (queue.in_flight or queue.to_send):
-            return due
+        if queue.in_flight or queue.to_send:
+            due = queue.sent_at + self._limits.linger
+            if now < due:
+                return due
         return self._gate(queue, batch, now)
 
     def _gate(self, queue: OutboundQueue, batch: InjectedBatch, now: int) -> int | None:
@@ -307,6 +305,7 @@ class OutboundQueues:
         batch.tries += 1
         tokens[token] = None
         queue.in_flight += 1
+        queue.sent_at = now
         columns: list[Any] = [batch.keys, batch.values, batch.timestamps, batch.ids]
         if indexes is not None:
             columns = [[column[index] for index in indexes] for column in columns]

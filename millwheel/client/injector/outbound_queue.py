@@ -127,8 +127,8 @@ class OutboundQueue:
         self.filling: InjectedBatch | None = None
         self.to_send: dict[InjectedBatch, None] = {}
         self.in_flight = 0
-        self.opened_at = 0
-        """When the first record came into ``filling``, in microseconds."""
+        self.sent_at = 0
+        """When a batch was last sent, in microseconds."""
         self.cap = cap
         """The most attempts in flight. A refusal halves it. ACKs raise it."""
         self.failures = 0

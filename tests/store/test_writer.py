@@ -1,0 +1,115 @@
+"""The store thread: which calls are committed by it, which ones on the event loop, and in which order."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from millwheel.store.contract import StoreUnavailableError
+from millwheel.store.directory import DatabaseDirectory
+from millwheel.store.rocks import Rocks, RowBatch
+from millwheel.store.writer import StoreThread
+from tests.patience import patience
+
+LARGE = 1 << 20
+"""The size of a call that is never committed in place."""
+
+
+class PausedRocks(Rocks):
+    """Syncs on the store thread set ``began``, and wait until ``resume`` is set."""
+
+    def __init__(self, directory: DatabaseDirectory) -> None:
+        super().__init__(directory)
+        self.began, self.resume = threading.Event(), threading.Event()
+
+    def sync(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            self.began.set()
+            assert self.resume.wait(patience(20))
+        super().sync()
+
+
+class Opened:
+    """A store thread, and what was written: the name of each call, and whether the event loop wrote it."""
+
+    def __init__(self, directory: DatabaseDirectory) -> None:
+        self.rocks = PausedRocks(directory)
+        self.thread = StoreThread(self.rocks)
+        self.written: list[tuple[str, bool]] = []
+
+    def call(self, name: str, size: int = 0) -> asyncio.Future[str]:
+        return asyncio.ensure_future(self.thread.call(self._stage(name), size=size))
+
+    def _stage(self, name: str) -> Callable[[RowBatch], str]:
+        def stage(batch: RowBatch) -> str:
+            batch.put(name.encode(), b"")
+            self.written.append((name, threading.current_thread() is threading.main_thread()))
+            return name
+
+        return stage
+
+
+@pytest.fixture
+async def opened(tmp_path: Path) -> AsyncIterator[Opened]:
+    directory = DatabaseDirectory(tmp_path / "db")
+    opened = Opened(directory)
+    yield opened
+    opened.rocks.resume.set()
+    await asyncio.to_thread(opened.thread.close)
+    opened.rocks.close()
+    directory.release()
+
+
+async def large_call(opened: Opened) -> asyncio.Future[str]:
+    """A call that the thread has staged, and cannot sync yet."""
+    call = opened.call("large", LARGE)
+    assert await asyncio.to_thread(opened.rocks.began.wait, patience(5))
+    return call
+
+
+async def turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_a_small_call_waits_for_the_thread_and_is_in_place(opened: Opened) -> None:
+    """A busy server handed over every commit after its first large one, and each waited for two threads."""
+    large = await large_call(opened)
+    small = [opened.call("first"), opened.call("second")]
+    await turns()
+    assert not any(call.done() for call in small)
+    opened.rocks.resume.set()
+    async with asyncio.timeout(patience(2)):
+        assert await asyncio.gather(large, *small) == ["large", "first", "second"]
+    assert opened.written == [("large", False), ("first", True), ("second", True)]
+
+
+async def test_a_large_call_takes_those_that_wait_along(opened: Opened) -> None:
+    calls = [await large_call(opened)]
+    calls.append(opened.call("small"))
+    await turns()
+    calls.append(opened.call("larger", LARGE))
+    await turns()
+    opened.rocks.resume.set()
+    async with asyncio.timeout(patience(2)):
+        await asyncio.gather(*calls)
+    assert opened.written == [("large", False), ("small", False), ("larger", False)]
+
+
+async def test_calls_that_wait_are_answered_when_the_store_closes(opened: Opened) -> None:
+    large = await large_call(opened)
+    small = opened.call("small")
+    await turns()
+    closing = asyncio.create_task(asyncio.to_thread(opened.thread.close))
+    await asyncio.sleep(0.01)
+    opened.rocks.resume.set()
+    await closing
+    assert await large == "large"
+    async with asyncio.timeout(patience(2)):
+        with suppress(StoreUnavailableError):  # or it was committed before the store was closed
+            await small
