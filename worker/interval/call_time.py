@@ -22,6 +22,8 @@ _OTHER_SIZE: Final = 1.5
 """Two calls whose sizes differ by this factor show what a row costs."""
 _UNEXPECTED: Final = 2.0
 """If a call takes so many times as long or as short as expected, the calls before it say nothing of it."""
+_REMEMBERED: Final = 0.9
+"""What is left of the cost of a row after a call of the same size. So calls get other sizes now and then."""
 
 
 class CallTime:
@@ -51,7 +53,7 @@ class CallTime:
 
     def ran(self, rows: int, seconds: float, limit: float) -> None:
         """A call for several rows has returned after ``seconds``. ``limit``: how long one should take."""
-        expected = self.expected(rows)
+        expected, other = self.expected(rows), True
         if not self._rows or seconds * _UNEXPECTED < expected:
             self._of_row = 0.0
         elif seconds > max(limit, _UNEXPECTED * expected):
@@ -59,9 +61,13 @@ class CallTime:
             self._grown = _FEWEST
         elif not 1 / _OTHER_SIZE < rows / self._rows < _OTHER_SIZE:
             self._of_row = (seconds - self._seconds) / (rows - self._rows)
+        else:
+            self._of_row *= _REMEMBERED
+            other = False
         self._of_row = min(max(0.0, self._of_row), seconds / rows)
         self._fixed = seconds - self._of_row * rows
-        self._rows, self._seconds = rows, seconds
+        if other or rows == self._rows:
+            self._rows, self._seconds = rows, seconds
         fit = rows if seconds <= max(limit, _UNEXPECTED * expected) else self._by_time(limit)
         self._grown = max(self._grown, int(2 * min(rows, fit)))
 
