@@ -117,6 +117,8 @@ class Runner:
     """Runs queued records up to the limits of a batch.
 
     Records that cannot run yet are set aside with their blocked key.
+
+    It has many attributes: the owners of what hooks use, and what one batch and one step have used up.
     """
 
     def __init__(self, state: IntervalState, outcomes: HookOutcomes) -> None:
@@ -220,7 +222,7 @@ class Runner:
         """
         queue, feedback = self._intake.queue, self._setup.config.feedback
         self.undone = False
-        while queue and not self.full():
+        while queue and not self.undone and not self.full():
             chunk = queue[0] if ahead_allowed else next_holding(self._intake, self._clocks.inputs.value, feedback)
             if chunk is None:
                 return
@@ -232,7 +234,7 @@ class Runner:
                     queue.popleft()
                 else:
                     queue.remove(chunk)
-            if self.undone or (event_follows and not ahead_allowed):
+            if event_follows and not ahead_allowed:
                 return
 
     def _room(self, receipt: DeliveryReceipt) -> int:
