@@ -4,37 +4,28 @@ from __future__ import annotations
 
 from typing import Final
 
-from millwheel.worker.interval.hook_meter import HookTime
+from millwheel.sdk.batches.context import BatchContext
+from millwheel.worker.interval.call_time import CallTime
 from millwheel.worker.interval.hooks.batch_running import BatchRunner
 from millwheel.worker.interval.hooks.blocked_keys import BlockedKeys
+from millwheel.worker.interval.hooks.runner import Runner
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
 
 _TESTS: Final = "tests/worker/interval/test_batches.py::test_"
+_SDK: Final = "tests/sdk/batches/test_batches.py::test_"
 _FEW: Final = "a test shows it by itself, in seconds; seeds were not tried"
 
 rewriting(
     "failing-batches-not-undone",
     "G1",
     "a call for many records that raises leaves no effect",
-    BatchRunner,
-    "self._runner.close(key)",
-    "pass",
+    BlockedKeys,
+    "for key in keys:",
+    "for key in ():",
     seeds=0,
     test=_TESTS + "a_record_that_fails_is_given_up_alone",
-    why=_FEW,
-)
-
-rewriting(
-    "work-before-a-batch-kept",
-    "G1",
-    "what a key did before a call that raises is undone with it",
-    BatchRunner,
-    "self._outcomes.undo_together(of_key)",
-    "fresh_too = gathered.fresh.update(of_key)",
-    seeds=0,
-    test=_TESTS + "work_before_a_failing_batch_is_undone_and_runs_again",
     why=_FEW,
 )
 
@@ -43,22 +34,70 @@ rewriting(
     "G1",
     "what is undone with a call for many records runs again",
     BlockedKeys,
-    "before + items",
-    "items",
+    "again = [*self._take_consumed(keys), *records]",
+    "again = [*self._take_consumed(keys)][:0] + [*records]",
     seeds=0,
     test=_TESTS + "work_before_a_failing_batch_is_undone_and_runs_again",
     why=_FEW,
 )
 
 rewriting(
-    "batches-in-halves-of-records",
+    "several-records-judged",
     "G1",
     "a record is judged when it fails with nothing of other keys",
     BatchRunner,
-    "if len(keys) == 1:",
-    "if len(keys) <= 3:",
+    "if len(gathered.rows.keys) > 1:",
+    "if len(gathered.rows.keys) > 3:",
     seeds=0,
     test=_TESTS + "a_record_that_fails_is_given_up_alone",
+    why=_FEW,
+)
+
+rewriting(
+    "calls-in-trial-share-a-commit",
+    "G8",
+    "after a call that failed, each one gets a commit of its own",
+    Runner,
+    "self._limit = min(self._limit, batch.records)",
+    "pass",
+    seeds=0,
+    test=_SDK + "no_production_is_before_its_record",
+    why=_FEW,
+)
+
+rewriting(
+    "commits-without-bound-by-a-batch",
+    "G13",
+    "a call that fills a commit many times is undone",
+    BatchRunner,
+    "if scope.produced_bytes > _OVERFULL * self._setup.settings.batch_bytes:",
+    "if False:",
+    seeds=0,
+    test=_TESTS + "a_commit_of_a_batch_is_bounded_in_bytes",
+    why=_FEW,
+)
+
+rewriting(
+    "productions-in-the-order-of-calls",
+    "G15",
+    "what a key produces in a batch has the order of its rows",
+    BatchContext,
+    "made[before:] = sorted(made[before:], key=_ORIGIN)",
+    "pass",
+    seeds=0,
+    test=_SDK + "what_a_key_produces_has_the_order_of_its_rows",
+    why=_FEW,
+)
+
+rewriting(
+    "clock-moves-rows",
+    "G7",
+    "a row's context stays as it is",
+    BatchContext,
+    "self._first.now",
+    "self.at(0).now",
+    seeds=0,
+    test=_SDK + "a_context_of_a_row_stays_as_it_is",
     why=_FEW,
 )
 
@@ -82,30 +121,42 @@ rewriting(
     "stamp = rows.keys[row], rows.timestamps[row]",
     "stamp = rows.keys[row], rows.timestamps[0]",
     seeds=0,
-    test="tests/sdk/batches/test_batches.py::test_no_production_is_before_its_record",
+    test=_SDK + "no_production_is_before_its_record",
     why=_FEW,
 )
 
 rewriting(
-    "costly-calls-for-one-record",
+    "costly-calls-for-few-records",
     "G8",
     "a call gets more records where these take hardly longer",
-    HookTime.many,
-    "min(2 * self.least, most)",
-    "1",
+    CallTime,
+    "max(limit - self._fixed, self._fixed)",
+    "max(limit - self._fixed, 0.0)",
     seeds=0,
     test=_TESTS + "batches_grow_where_a_call_costs_more_than_its_records",
     why=_FEW,
 )
 
 rewriting(
-    "costly-records-get-more-time",
+    "long-calls-again",
     "G8",
-    "a call gets no more records where each takes its time",
-    HookTime.many,
-    "seconds <= _HARDLY_LONGER * self.shortest",
-    "True",
+    "a call that takes far longer than expected makes the next ones small",
+    CallTime,
+    "seconds > max(limit, _UNEXPECTED * expected)",
+    "False",
     seeds=0,
-    test=_TESTS + "batches_grow_where_a_call_costs_more_than_its_records",
+    test=_TESTS + "costly_records_behind_cheap_ones_take_long_once",
+    why=_FEW,
+)
+
+rewriting(
+    "failing-hooks-keep-a-step",
+    "G8",
+    "failing hooks end a step when they took the time of a batch",
+    Runner,
+    "self._failed_seconds += seconds",
+    "pass",
+    seeds=0,
+    test=_TESTS + "a_failing_service_does_not_keep_a_step",
     why=_FEW,
 )

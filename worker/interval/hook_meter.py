@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
+from millwheel.worker.interval.call_time import CallTime
 from millwheel.worker.interval.measures import IntervalMeasures
 from millwheel.worker.interval.traces import IntervalTraces
 
@@ -19,8 +20,6 @@ __all__ = ["BatchTime", "HookMeter", "HookTime", "SlowBatch"]
 
 _SLOW_CALL: Final = 0.1
 """The fraction of a batch's limit from which one call is slow. A full batch of quick calls may also reach the limit."""
-_HARDLY_LONGER: Final = 1.5
-"""So many times as long as the shortest batch may one take, and still grow. Two costly records take twice as long."""
 
 
 @dataclass(slots=True)
@@ -40,22 +39,10 @@ class HookTime:
     slow_seconds: float = 0.0
     """The part of ``seconds`` in such batches with slow calls: on average a tenth of the limit or more each."""
     pace: float = 0.0
-    """Seconds for a call, of about the last hundred calls. 0: none was measured. Not a total."""
-    least: int = 1
-    """How many records a batch may have in any case. Not a total."""
-    shortest: float = 0.0
-    """Seconds of the shortest batch of a hook that gets many records. 0: none was measured. Not a total."""
+    """Seconds for a call, of about the last hundred calls. 0: none was measured. Not a total.
 
-    def many(self, records: int, seconds: float, most: int) -> None:
-        """A hook that gets many records at once got ``records`` in ``seconds``. ``most``: of one call.
-
-        A call for many may take as long as for one, and longer than a batch may take. By the pace of single records,
-        batches would have one record for ever. So ``least`` grows while a batch takes hardly longer than the shortest.
-        """
-        self.shortest = min(self.shortest or seconds, seconds)
-        if records >= self.least:
-            cheap = seconds <= _HARDLY_LONGER * self.shortest
-            self.least = min(2 * self.least, most) if cheap else max(1, self.least // 2)
+    A call for several records does not count (``call_time.py``).
+    """
 
     def add(self, more: HookTime) -> None:
         """Add the totals ``more``."""
@@ -109,6 +96,8 @@ class HookMeter:
         self.traces = traces
         self.records = HookTime()
         self.timers = HookTime()
+        self.many = CallTime()
+        """Of calls for several records, which ``records`` counts, too."""
         self.slow: SlowBatch | None = None
         """The slowest batch since the core last reported one. None: no batch was slow."""
 

@@ -21,7 +21,7 @@ Place = tuple[str, str]
 """(topology, computation)."""
 
 HookPlace = tuple[str, str, str]
-"""(topology, computation, ``process_record`` or ``process_timer``)."""
+"""(topology, computation, ``process_record``, ``process_batch`` or ``process_timer``)."""
 
 
 class Tallies:
@@ -90,6 +90,6 @@ class Tallies:
 
 
 def _add_hooks(sums: defaultdict[HookPlace, HookTime], place: Place, core: IntervalCore) -> None:
-    sums[*place, "process_record"].add(core.meter.records)
+    sums[*place, core.state.program.record_hook].add(core.meter.records)
     if core.state.program.handles_timers:
         sums[*place, "process_timer"].add(core.meter.timers)

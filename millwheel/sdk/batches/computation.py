@@ -50,14 +50,18 @@ class BatchComputation(Computation[In, State], Generic[In, State]):
     """
 
     max_records: int = 1_024
-    """The most records of a batch, from 1 to 8,192. Deliveries with fewer records make smaller batches."""
+    """The most records of a batch, from 1 to 8,192. Deliveries with fewer records make smaller batches.
+
+    A batch also has no more than what its records usually produce lets into one commit (2 MiB).
+    """
 
     @abstractmethod
     def process_batch(self, ctx: BatchContext[State], batch: RecordBatch[In]) -> None:
         """Process some records of one input.
 
-        All effects take effect together, exactly once (G1). If the hook raises, it is called again for a part of the
-        keys, down to single records. So only the record that fails is tried again or given up, by ``on_failure``.
+        All effects of a key take effect together, exactly once (G1). If the hook raises, none does. It is called again
+        for fewer records, down to single ones. So only the record that fails is tried again or given up, by
+        ``on_failure``.
 
         Args:
             ctx: The context of all keys of the batch. It is valid until the hook returns.

@@ -6,11 +6,12 @@ It adds no effects of its own: each goes into the context of the key that it is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Generic, TypeVar, get_origin
+from operator import attrgetter
+from typing import Any, Final, Generic, TypeVar, get_origin
 
 from millwheel.model.time import LAST_TIMESTAMP, Timestamp
 from millwheel.sdk.arrays import is_numpy
-from millwheel.sdk.batches.fields import columns_given, list_of, row_numbers
+from millwheel.sdk.batches.fields import columns_given, list_of, plain_values, row_numbers
 from millwheel.sdk.batches.rows import BatchRows
 from millwheel.sdk.context import Context
 from millwheel.sdk.error_texts import error_message
@@ -21,6 +22,8 @@ from millwheel.sdk.typeinfo import supertype, type_name
 __all__ = ["BatchContext", "KeyStates"]
 
 State = TypeVar("State")
+
+_ORIGIN: Final = attrgetter("origin")
 
 
 class KeyStates(Generic[State]):
@@ -60,7 +63,7 @@ class KeyStates(Generic[State]):
 class BatchContext(Generic[State]):
     """Access to the data of all keys of a batch. It is valid only while the hook that received it runs."""
 
-    __slots__ = ("_aim", "_contexts", "_rows", "_scope", "_types")
+    __slots__ = ("_aim", "_before", "_contexts", "_rows", "_scope", "_types", "_uses")
 
     def __init__(
         self,
@@ -83,6 +86,12 @@ class BatchContext(Generic[State]):
         self._aim = aim
         self._types = types
         self._scope = scope
+        self._uses = 0
+        """How often rows were named. Only once, and with none left out: the productions are in the order of rows."""
+        # How many productions of a key are of hooks before. One row of each key needs no order.
+        several = len(rows.keys) > len(contexts)
+        made = ((key, context._productions) for key, context in contexts.items()) if several else ()
+        self._before = {key: len(productions) for key, productions in made if productions}
 
     def __repr__(self) -> str:
         return f"BatchContext(keys={len(self._contexts)}, records={len(self._rows.keys)})"
@@ -95,7 +104,7 @@ class BatchContext(Generic[State]):
     @property
     def now(self) -> Timestamp:
         """The wall-clock time of the owner: see ``Context.now``."""
-        return self.at(0).now
+        return self._first.now
 
     @property
     def _first(self) -> Context[State]:
@@ -115,12 +124,14 @@ class BatchContext(Generic[State]):
         """
         if not 0 <= row < len(self._rows.keys):
             raise UsageError(f"the batch has rows 0 to {len(self._rows.keys) - 1}, and no row {row!r}")
+        self._uses += 2
         return self._aim(row)
 
     def produce(self, stream: str, values: Any, *, rows: Any = None, timestamps: Any = None) -> None:
         """Produce records to ``stream``. Each is caused by the record of one row, as by ``ctx.produce`` in its hook.
 
-        So it has the key and the order of that record's productions, and by default its timestamp.
+        So it has the key of that record, and by default its timestamp. What a key produces is in the order of its rows.
+        What one row produces is in the order of these calls.
 
         Args:
             stream: One of this computation's outputs.
@@ -134,38 +145,66 @@ class BatchContext(Generic[State]):
             UsageError: The arguments differ in length, or a row is none of the batch.
             Exception: As by ``Context.produce``.
         """
+        self._uses += 1 if rows is None else 2
         made, count = self._values(stream, values), len(self._rows.keys)
-        causes = range(count) if rows is None else row_numbers(rows, count)
+        causes = range(count) if rows is None else row_numbers(rows, count, f"produce({stream!r}, rows=)")
         if len(made) != len(causes):
             wanted = "each record of the batch" if rows is None else "each of rows="
             raise UsageError(f"produce({stream!r}) takes a value for {wanted}: {len(causes)}, and not {len(made)}")
         if timestamps is None:
             self._produce(stream, causes, made)
             return
-        aim, times = self._aim, list_of(timestamps)
+        times = list_of(timestamps, f"produce({stream!r}, timestamps=)")
         if len(times) != len(made):
             raise UsageError(f"produce({stream!r}) takes a timestamp for each of {len(made)} values, not {len(times)}")
         for row, value, at in zip(causes, made, times, strict=True):
-            aim(row).produce(stream, value, timestamp=at)
+            self._produce_at(row, stream, value, at)
+
+    def _produce_at(self, row: int, stream: str, value: Any, at: Timestamp | None) -> None:
+        """Produce a value as the record of a row would. A context that ``at`` has returned stays as it is."""
+        context = self._contexts[self._rows.keys[row]]
+        kept = context._stamp, context._earliest, context._cause, context._origin
+        try:
+            self._aim(row).produce(stream, value, timestamp=at)
+        finally:
+            context._stamp, context._earliest, context._cause, context._origin = kept
+
+    def _order(self) -> None:
+        """The hook has returned. What each key has produced gets the order of its rows.
+
+        Invariant: so it is the same for any batches in which the rows come (G15). The origins of productions are row
+        numbers here, because a commit uses them for weak productions only.
+        """
+        if self._uses > 1 and len(self._rows.keys) > len(self._contexts):
+            for key, context in self._contexts.items():
+                if made := context._productions:
+                    before = self._before.get(key, 0)
+                    made[before:] = sorted(made[before:], key=_ORIGIN)
 
     def _produce(self, stream: str, causes: Sequence[int], made: Sequence[Any]) -> None:
         """Produce values at the times of their rows. No hold allows more, so no context is aimed at a row for it."""
         binding = None if self._scope is None else self._scope.outputs.get(stream)
         if binding is None:
             for row, value in zip(causes, made, strict=True):
-                self._aim(row).produce(stream, value)
+                self._produce_at(row, stream, value, None)
             return
         keys, times, contexts = self._rows.keys, self._rows.timestamps, self._contexts
         for row, value in zip(causes, made, strict=True):
-            contexts[keys[row]]._produce(binding, value, min(times[row], LAST_TIMESTAMP))
+            context = contexts[keys[row]]
+            kept, context._origin = context._origin, row
+            try:
+                context._produce(binding, value, min(times[row], LAST_TIMESTAMP))
+            finally:
+                context._origin = kept
 
     def _values(self, stream: str, given: Any) -> Sequence[Any]:
         declared = supertype(self._types.get(stream, Any))
         if isinstance(given, list | tuple):
-            return given
-        if (columns := columns_given(given)) is None:
+            return given if is_numpy(get_origin(declared) or declared) else plain_values(given)
+        if (columns := columns_given(given, f"produce({stream!r})")) is None:
             # A stream of NumPy's scalars or arrays carries them as they are.
-            return list(given) if is_numpy(get_origin(declared) or declared) else list_of(given)
+            what = f"produce({stream!r})"
+            return list(given) if is_numpy(get_origin(declared) or declared) else list_of(given, what)
         make, names = dict if declared is Any else declared, list(columns)
         try:
             return [make(**dict(zip(names, row, strict=True))) for row in zip(*columns.values(), strict=True)]

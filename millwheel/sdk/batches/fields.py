@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from math import nan
 from operator import attrgetter, itemgetter
@@ -16,7 +17,16 @@ from millwheel.sdk.typeinfo import Field, field_of, members, supertype, type_nam
 if TYPE_CHECKING:
     from millwheel.sdk.columns import Column
 
-__all__ = ["column_of", "columns_given", "field_values", "list_of", "needed", "number_kind", "row_numbers"]
+__all__ = [
+    "column_of",
+    "columns_given",
+    "field_values",
+    "list_of",
+    "needed",
+    "number_kind",
+    "plain_values",
+    "row_numbers",
+]
 
 _TO_LIST: Final = ("to_pylist", "to_list", "tolist")
 """The methods of pyarrow, Polars, pandas and NumPy that return Python's own values."""
@@ -87,41 +97,57 @@ def column_of(values: Sequence[Any], annotation: Any, what: str) -> Column:
     return np.fromiter(values, object, len(values))  # type: ignore[no-any-return]
 
 
-def list_of(column: Any) -> list[Any]:
+def list_of(column: Any, what: str) -> list[Any]:
     """A column of NumPy, pandas, Polars or pyarrow, or any other sequence, as a list of Python's own values.
 
     Rows of an array with several dimensions stay arrays.
+
+    Raises:
+        UsageError: It is a single value. ``what``: where it was given.
     """
     if getattr(column, "ndim", 1) != 1:
         return list(column)
     for name in _TO_LIST:
         convert = getattr(column, name, None)
         if convert is not None:
-            return convert()  # type: ignore[no-any-return]
-    return list(column)
+            found = convert()
+            if isinstance(found, list):
+                return found
+    if isinstance(column, str | bytes) or not isinstance(column, Iterable):
+        one = type_name(type(column))
+        raise UsageError(f"{what} takes a list or a column, not one {one}: give [{one.lower()}] for one record")
+    return plain_values(list(column))
 
 
-def columns_given(given: Any) -> dict[str, list[Any]] | None:
+def plain_values(values: Sequence[Any]) -> list[Any]:
+    """The values, with Python's own numbers in place of those of NumPy, as a loop over a column finds them."""
+    if (numpy := sys.modules.get("numpy")) is None:
+        return list(values)
+    kinds = {kind for kind in set(map(type, values)) if issubclass(kind, numpy.generic)}
+    return [one.item() if type(one) in kinds else one for one in values] if kinds else list(values)
+
+
+def columns_given(given: Any, what: str) -> dict[str, list[Any]] | None:
     """The columns of a mapping, or of a table of pyarrow, pandas or Polars, by name. None: it is none of these.
 
     Raises:
         UsageError: They differ in length.
     """
     if isinstance(given, Mapping):
-        found = {str(name): list_of(column) for name, column in given.items()}
+        found = {str(name): list_of(column, f"{what}, column {str(name)!r},") for name, column in given.items()}
     else:
         names: Any = getattr(given, "column_names", None)  # pyarrow. Its ``columns`` are no names
         if names is None:
             names = getattr(given, "columns", None)
         if names is None:
             return None
-        found = {str(name): list_of(given[name]) for name in names}
+        found = {str(name): list_of(given[name], what) for name in names}
     if len(lengths := {len(column) for column in found.values()}) > 1:
         raise UsageError(f"columns of a table have one length, and these have {sorted(lengths)} rows")
     return found
 
 
-def row_numbers(rows: Any, count: int) -> list[int]:
+def row_numbers(rows: Any, count: int, what: str = "rows=") -> list[int]:
     """Row numbers of a batch of ``count`` records, from numbers or from a truth value for each record.
 
     >>> row_numbers([2, 0], 3), row_numbers([True, False, True], 3)
@@ -130,7 +156,7 @@ def row_numbers(rows: Any, count: int) -> list[int]:
     Raises:
         UsageError: A row is none of the batch.
     """
-    given = list_of(rows)
+    given = plain_values(list_of(rows, what))
     if given and all(isinstance(one, bool) for one in given):
         if len(given) != count:
             raise UsageError(f"rows= has {len(given)} truth values for the {count} records of the batch")

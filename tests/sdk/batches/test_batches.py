@@ -167,6 +167,10 @@ def test_values_that_a_function_makes_are_a_table() -> None:
         (lambda ctx, batch: ctx.produce("numbers", [1.0], rows=[-1]), "rows= takes numbers from 0 to 0"),
         (lambda ctx, batch: ctx.produce("numbers", [1.0], rows=[True, True]), "2 truth values for the 1 records"),
         (lambda ctx, batch: ctx.produce("numbers", [1.0], timestamps=[]), "a timestamp for each of 1 values, not 0"),
+        (lambda ctx, batch: ctx.produce("anything", "abc"), r"produce\('anything'\) takes a list .* not one str"),
+        (lambda ctx, batch: ctx.produce("numbers", [1.0], rows=0), r"produce\('numbers', rows=\) takes a list"),
+        (lambda ctx, batch: ctx.produce("anything", {"score": 1.0}), "column 'score', takes a list or a column"),
+        (lambda ctx, batch: ctx.produce("scores", Score("a", 1.0)), "not one Score"),
         (lambda ctx, batch: ctx.produce("scores", {"score": [1.0]}), "the columns score make no Score"),
         (
             lambda ctx, batch: ctx.produce("scores", {"score": [1.0], "symbol": []}),
@@ -237,6 +241,57 @@ def test_no_production_is_before_its_record() -> None:
         pytest.raises(mw.ProductionTimestampError),
     ):
         send(harness, *TRADES)
+
+
+def test_numbers_of_a_loop_over_columns_are_taken() -> None:
+    def hook(ctx: mw.BatchContext[int], batch: mw.RecordBatch[Any]) -> None:
+        rows = [row for found in batch.rows_by_key().values() for row in found]
+        ctx.produce("anything", [int(row) for row in rows], rows=rows)
+        high = [price > 2 for price in batch.column("price")]
+        ctx.produce("anything", [size * 2 for size in batch.column("size")][1:], rows=high)
+
+    with harness_of(hook) as harness:
+        send(harness, *TRADES)
+        found = sorted((one.timestamp - NOON, one.value) for one in harness.produced("anything"))
+        assert found == [(0, 0), (1, 1), (1, 6), (2, 2), (2, 8)]
+
+
+@pytest.mark.guarantee("G15", section="4.2")
+@pytest.mark.parametrize("together", [True, False])
+def test_what_a_key_produces_has_the_order_of_its_rows(together: bool) -> None:
+    def hook(ctx: mw.BatchContext[int], batch: mw.RecordBatch[Any]) -> None:
+        sizes = batch.column("size").tolist()
+        for row, size in list(enumerate(sizes))[::-1]:
+            ctx.at(row).produce("anything", ("at", size))
+        ctx.produce("anything", [("all", size) for size in sizes])
+        times, rows = [NOON + 60] * len(sizes), range(len(sizes))[::-1]
+        ctx.produce("anything", [("rows", size) for size in sizes[::-1]], rows=rows, timestamps=times)
+
+    with harness_of(hook) as harness:
+        trades = [Trade("a", 1.0, size) for size in range(3)]
+        for some in [trades] if together else [[trade] for trade in trades]:
+            send(harness, *some)
+        values = [tuple(value) for value in harness.values("anything")]
+        assert values == [(name, size) for size in range(3) for name in ("at", "all", "rows")]
+
+
+@pytest.mark.guarantee("G7", section="5.2")
+def test_a_context_of_a_row_stays_as_it_is() -> None:
+    """Neither the clock nor ``produce`` move it to another row of its key."""
+
+    def hook(ctx: mw.BatchContext[int], batch: mw.RecordBatch[Any]) -> None:
+        last = ctx.at(len(batch) - 1)
+        assert ctx.now
+        ctx.produce("numbers", batch.column("price"), timestamps=[NOON + 60] * len(batch))
+        ctx.produce("numbers", batch.column("price"))
+        last.set_timer(mw.Timestamp(ctx.now + 10), domain=mw.TimeDomain.PROCESSING_TIME)
+        last.produce("anything", 1)
+
+    with harness_of(hook) as harness:
+        send(harness, *[Trade("a", 1.0)] * 3)
+        assert [one.timestamp - NOON for one in harness.produced("anything")] == [2]
+        harness.advance(mw.Timestamp(NOON + 10))
+        assert harness.watermark("calling") == NOON + 2
 
 
 def test_states_and_timers_are_those_of_keys() -> None:

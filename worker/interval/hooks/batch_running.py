@@ -3,14 +3,17 @@
 All effects go into the contexts of the keys, as from hooks of single records. So nothing else of an interval knows
 batches: a context is sealed, undone and tried again as ever.
 
-Invariant: after the hook has raised, none of its effects is left. A key whose context began with the batch has a new
-one. What another key has done since the last commit is undone with it (``BlockedKeys.undo_together``).
+Invariant: after the hook has raised, none of its effects is left. All that the keys of the call have done since the
+last commit is undone with it, and runs again (``BlockedKeys.undo_together``). Then each call is a commit of its own. It
+gets half as many records as one that failed, or twice as many as one that did not (``CallTime``). So a record that
+fails is found by some tens of calls. It is judged when it fails alone. Why this ends: each commit has work, or the next
+call has fewer records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from millwheel.sdk.batches.computation import BatchProgram
 from millwheel.sdk.batches.context import BatchContext
@@ -22,7 +25,7 @@ from millwheel.sdk.options import LateAction
 from millwheel.sdk.records import UNDECODED
 from millwheel.worker.interval.blocked_key_table import RecordItem
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS, refuse_result
-from millwheel.worker.interval.hooks.runner import MAX_FAILED_HOOKS, HookOutcomes, Runner
+from millwheel.worker.interval.hooks.runner import HookOutcomes, Runner
 from millwheel.worker.interval.hooks.traced_hooks import parts_apart
 from millwheel.worker.interval.intake import DeliveryReceipt
 from millwheel.worker.interval.setup import IntervalSetup
@@ -30,19 +33,22 @@ from millwheel.worker.interval.state import IntervalState
 
 __all__ = ["BatchRunner"]
 
+_FORGOTTEN: Final = 0.9
+"""What is left of the bytes that records produced, after each call with fewer bytes."""
+_OVERFULL: Final = 8
+"""A call for several records that fills a commit so many times is undone. Its records run again by fewer (G13)."""
+
 
 class _Gathered:
     """Records of one delivery for one call of the hook.
 
-    ``done`` has their indexes, with those of records between them that a filter or ``late=`` drops. ``fresh`` are the
-    keys whose contexts began with these records.
+    ``done`` has their indexes, with those of records between them that a filter or ``late=`` drops.
     """
 
     def __init__(self, receipt: DeliveryReceipt) -> None:
         self.rows = BatchRows(receipt.delivery.values)
         self.done: list[int] = []
         self.contexts: dict[bytes, Context[Any]] = {}
-        self.fresh: set[bytes] = set()
 
 
 class BatchRunner:
@@ -59,7 +65,9 @@ class BatchRunner:
         self._waits = 0
         """Records of this run that wait behind their blocked keys."""
         self._calls = 0
-        """Records of this run that the hook got. Some come again in parts."""
+        """Calls of the hook in this run."""
+        self._row_bytes = 0.0
+        """How many bytes a record produced: of the last call, or nearly those of calls before it if they were more."""
 
     def run_records(self, receipt: DeliveryReceipt, indexes: Sequence[int], alone: bool) -> tuple[int, int, int]:
         """Run records of one delivery: see ``Runner.run_hooks``. A sampled record is a batch of its own."""
@@ -68,37 +76,52 @@ class BatchRunner:
             receipt.delivery,
             self._setup.meter.traces,
         )
-        if form is None or alone or len(indexes) == 1:
+        if form is None or alone:
             return self._runner.run_hooks(receipt, indexes, alone)
         sampled = traces.received.get(delivery) if traces is not None and delivery.traces is not None else None
-        budget = self._setup.settings.batch_bytes - self._runner.batch.size
+        scope, failures, budget = self._setup.scope, self._runner.failures, self._runner.budget()
         ran = waits = calls = 0
-        for part in _parts(indexes, self._program.computation.max_records, sampled or ()):
-            if len(part) == 1:
-                one = self._runner.run_hooks(receipt, part, False)
-            else:
-                self._waits = self._calls = 0
-                self._run(form, receipt, part)
-                one = len(part), self._waits, self._calls
-            ran, waits, calls = ran + one[0], waits + one[1], calls + one[2]
-            if self._setup.scope.produced_bytes > budget or self._runner.failures >= MAX_FAILED_HOOKS:
-                break
+        for run in [indexes] if not sampled else parts_apart(indexes, sampled):
+            start = 0
+            while start < len(run):
+                part = run[start : start + self._most(budget - scope.produced_bytes)]
+                done = self._run_one(receipt, part) if len(part) == 1 else self._run(form, receipt, part)
+                start += done[0]
+                ran, waits, calls = ran + done[0], waits + done[1], calls + done[2]
+                if scope.produced_bytes > budget or self._runner.failures > failures:
+                    return ran, waits, calls
         return ran, waits, calls
 
-    def _run(self, form: RecordForm, receipt: DeliveryReceipt, indexes: Sequence[int]) -> None:
-        """Run all of these records."""
+    def _most(self, left: int) -> int:
+        """How many records the next call gets: what they produce should fit into so many bytes."""
+        most = self._program.computation.max_records
+        return max(1, min(most, int(left / self._row_bytes))) if self._row_bytes else most
+
+    def _run_one(self, receipt: DeliveryReceipt, part: Sequence[int]) -> tuple[int, int, int]:
+        """Run one record as single ones run. It is judged if it fails."""
+        failures = self._runner.failures
+        done = self._runner.run_hooks(receipt, part, False)
+        if done[2] and self._runner.failures == failures:
+            self._setup.meter.many.returned(1, self._program.computation.max_records)
+        return done
+
+    def _run(self, form: RecordForm, receipt: DeliveryReceipt, indexes: Sequence[int]) -> tuple[int, int, int]:
+        """Run these records, or those before a call that fails. Returns what ``Runner.run_hooks`` returns."""
+        self._waits = self._calls = 0
         delivery, gathered = receipt.delivery, _Gathered(receipt)
         keys, stamps, clocks = delivery.keys, delivery.timestamps, self._clocks
         reads = clocks.bounded or self._setup.program.one_reading[delivery.stream] is not None
-        for index in indexes:
+        for place, index in enumerate(indexes):
             if not reads and (key := keys[index]) in gathered.contexts and (at := stamps[index]) >= clocks.watermark:
                 gathered.rows.add(index, key, at, False)  # what ``_take`` does for most records, in fewer steps
                 gathered.done.append(index)
             elif not self._take(receipt, index, gathered):
-                self._call(form, receipt, gathered)
+                if not self._call(form, receipt, gathered):
+                    return place, self._waits, self._calls
                 gathered = _Gathered(receipt)
                 self._take(receipt, index, gathered)
         self._call(form, receipt, gathered)
+        return len(indexes), self._waits, self._calls
 
     def _take(self, receipt: DeliveryReceipt, index: int, gathered: _Gathered) -> bool:
         """Gather a record, or do what there is to do without the hook.
@@ -134,13 +157,10 @@ class BatchRunner:
 
     def _gather(self, receipt: DeliveryReceipt, index: int, late: bool, value: Any, gathered: _Gathered) -> bool:
         key = receipt.delivery.keys[index]
-        known = self._runner.batch.contexts.get(key)
-        context = known or self._runner.open(key)
+        context = self._runner.batch.contexts.get(key) or self._runner.open(key)
         if context is None:
             self._set_aside(receipt, index)
             return True
-        if known is None:
-            gathered.fresh.add(key)
         gathered.contexts[key] = context
         gathered.rows.add(index, key, receipt.delivery.timestamps[index], late)
         if value is not UNDECODED:
@@ -161,13 +181,33 @@ class BatchRunner:
         self._blocked.set_aside(key, receipt, index)
         self._waits += 1
 
-    def _call(self, form: RecordForm, receipt: DeliveryReceipt, gathered: _Gathered) -> None:
-        """Call the hook for what is gathered."""
+    def _call(self, form: RecordForm, receipt: DeliveryReceipt, gathered: _Gathered) -> bool:
+        """Call the hook for what is gathered. Returns whether it did not fail."""
         rows, contexts = gathered.rows, gathered.contexts
         if not rows.keys:
-            return
-        self._calls += len(rows.keys)
-        holds = self._holds.of_keys
+            return True
+        self._calls += 1
+        meter, scope, count = self._setup.meter, self._setup.scope, len(rows.keys)
+        began, before = meter.clock(), scope.produced_bytes
+        context: BatchContext[Any] = BatchContext(contexts, rows, self._aim_at(gathered), self._program.outputs, scope)
+        try:
+            result = self._program.call(context, RecordBatch(form, rows))
+            if result is not None:
+                refuse_result(f"{type(self._program.computation).__name__}.process_batch", result)
+        except HOOK_ERRORS as error:
+            return self._failed(receipt, gathered, error)
+        self._row_bytes = max((scope.produced_bytes - before) / count, self._row_bytes * _FORGOTTEN)
+        if count > 1:
+            meter.many.ran(count, meter.clock() - began, meter.batch_time.seconds)
+            if scope.produced_bytes > _OVERFULL * self._setup.settings.batch_bytes:
+                return self._failed(receipt, gathered, None)
+        context._order()
+        self._runner.batch.consumed_of(receipt).extend(gathered.done)
+        meter.many.returned(count, self._program.computation.max_records)
+        return True
+
+    def _aim_at(self, gathered: _Gathered) -> Callable[[int], Context[Any]]:
+        rows, contexts, holds = gathered.rows, gathered.contexts, self._holds.of_keys
 
         def aim(row: int) -> Context[Any]:
             key, stamp = rows.keys[row], rows.timestamps[row]
@@ -175,44 +215,21 @@ class BatchRunner:
             context._stamp = context._earliest = context._cause = stamp
             if holds and (held := holds.get(key, stamp)) < stamp:
                 context._earliest = held
+            context._origin = row
             return context
 
-        context: BatchContext[Any] = BatchContext(contexts, rows, aim, self._program.outputs, self._setup.scope)
-        try:
-            result = self._program.call(context, RecordBatch(form, rows))
-            if result is not None:
-                refuse_result(f"{type(self._program.computation).__name__}.process_batch", result)
-        except HOOK_ERRORS as error:
-            self._failed(form, receipt, gathered, error)
-            return
-        self._runner.batch.consumed_of(receipt).extend(gathered.done)
+        return aim
 
-    def _failed(self, form: RecordForm, receipt: DeliveryReceipt, gathered: _Gathered, error: BaseException) -> None:
-        """The hook raised. It is called again for parts of the keys, until one key alone fails.
+    def _failed(self, receipt: DeliveryReceipt, gathered: _Gathered, error: BaseException | None) -> bool:
+        """The hook raised, or it produced too much for one commit (``error`` is None). Returns False.
 
-        A part has all records of its keys, so it needs nothing of the others. A key that has done more since the last
-        commit cannot undo this call alone. It runs one record in each commit, like a key that fails.
+        A record that was alone is judged. Several run again, by half as many in a call.
         """
-        keys, done = list(gathered.contexts), gathered.done
-        if len(keys) == 1:
+        done = gathered.done
+        if len(gathered.rows.keys) > 1:
+            self._setup.meter.many.failed(len(gathered.rows.keys))
+            self._outcomes.undo_together([RecordItem(receipt, index) for index in done])
+        elif error is not None:
             self._runner.batch.consumed_of(receipt).extend(done[:-1])
-            self._outcomes.failed(keys[0], RecordItem(receipt, done[-1]), error)
-            return
-        of_key: dict[bytes, list[RecordItem]] = {key: [] for key in keys if key not in gathered.fresh}
-        for index in done:
-            if (items := of_key.get(receipt.delivery.keys[index])) is not None:
-                items.append(RecordItem(receipt, index))
-        if of_key:
-            self._outcomes.undo_together(of_key)
-        fresh = [key for key in keys if key in gathered.fresh]
-        for key in fresh:
-            self._runner.close(key)
-        half = len(fresh) if of_key else len(fresh) // 2
-        for part in (set(fresh[:half]), set(fresh[half:])):
-            self._run(form, receipt, [index for index in done if receipt.delivery.keys[index] in part])
-
-
-def _parts(indexes: Sequence[int], most: int, apart: Any) -> list[Sequence[int]]:
-    """The indexes in their order, at most so many together, and some of them apart."""
-    runs = [indexes] if not apart else list(parts_apart(indexes, apart))
-    return [run[start : start + most] for run in runs for start in range(0, len(run), most)]
+            self._outcomes.failed(gathered.rows.keys[0], RecordItem(receipt, done[-1]), error)
+        return False

@@ -9,7 +9,7 @@ increasing time, and hold the output watermark until then (G5, G6).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Sequence
 from typing import Any, Final
 
 from millwheel.model.page_keys import row_owner
@@ -124,22 +124,31 @@ class BlockedKeys:
         self.runner.failures += 1
         self._decide(key, self._blocked.block(key, Wait.READY), timer, error)
 
-    def undo_together(self, records: Mapping[bytes, list[RecordItem]]) -> None:
-        """A hook that got records of several keys raised. Undo what some of these keys did in this batch.
+    def undo_together(self, records: Sequence[RecordItem]) -> None:
+        """A call for several records failed. Undo all that their keys did in this batch. ``records``: what it got.
 
-        What a key did before runs again in one commit. The records that the hook got follow, one in each commit. No
-        record is judged by a failure that another one may have caused.
+        Their timers are due again, and their records are at the front of the queue, in order. So they run again, by
+        fewer records in a call. No record is judged by a failure that another one may have caused.
         """
         self.runner.failures += 1
-        for key, items in records.items():
-            timers, before = self._undo(key)
-            blocked = self._put_back(key, timers, before + items)
-            blocked.together = len(timers) + len(before)
-            blocked.alone += len(items)
-        self.again = True
+        keys = dict.fromkeys(receipt.delivery.keys[index] for receipt, index in records)
+        again = [*self._take_consumed(keys), *records]
+        for key in keys:
+            self._drop(key)
+            if timers := self.runner.batch.fired.pop(key, []):
+                self._unblock(key, self._put_back(key, timers, []))
+        for receipt, index in again:
+            self._intake.set_aside(receipt, index)
+        self._intake.requeue(again)
+        self.runner.undone = self.again = True
 
     def _undo(self, key: bytes) -> tuple[list[TimerItem], list[RecordItem]]:
         """Drop what this batch did for ``key``. Returns the timers and records that it had consumed."""
+        self._drop(key)
+        return self.runner.batch.fired.pop(key, []), self._take_consumed((key,))
+
+    def _drop(self, key: bytes) -> None:
+        """Drop the effects of the key's hooks in this batch."""
         batch = self.runner.batch
         context = batch.contexts.pop(key, None)
         batch.dead.discard(key)
@@ -147,14 +156,17 @@ class BlockedKeys:
             context._cell.value = UNSET
             self._setup.scope.produced_bytes -= context._produced
             undo_moves(self._panes, key, batch.moved.pop(key, ()))
+
+    def _take_consumed(self, keys: Container[bytes]) -> list[RecordItem]:
+        """Take the records of some keys out of those that this batch has consumed, in order."""
         records: list[RecordItem] = []
-        for receipt, consumed in batch.consumed:
-            keys = receipt.delivery.keys
-            mine = [index for index in consumed if keys[index] == key]
+        for receipt, consumed in self.runner.batch.consumed:
+            names = receipt.delivery.keys
+            mine = [index for index in consumed if names[index] in keys]
             if mine:
-                consumed[:] = [index for index in consumed if keys[index] != key]
+                consumed[:] = [index for index in consumed if names[index] not in keys]
                 records.extend(RecordItem(receipt, index) for index in mine)
-        return batch.fired.pop(key, []), records
+        return records
 
     def _put_back(self, key: bytes, timers: list[TimerItem], records: list[RecordItem]) -> BlockedKey:
         """Block the key with its undone work."""

@@ -8,7 +8,7 @@ batch, in order. Then it runs one hook per commit (``blocked_keys.py``).
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import Any, Final, Protocol
 
@@ -17,7 +17,6 @@ from millwheel.sdk.declarations import DROPPED
 from millwheel.sdk.effects import ProducedColumns, Production
 from millwheel.sdk.options import LateAction
 from millwheel.sdk.records import UNDECODED, Record
-from millwheel.sdk.scope import UNSET
 from millwheel.worker.interval.blocked_key_table import Item, RecordItem, TimerItem, Wait
 from millwheel.worker.interval.cache.cells import KeyCell
 from millwheel.worker.interval.holds import Hold
@@ -110,14 +109,16 @@ class HookOutcomes(Protocol):
     def result_failed(self, key: bytes, timer: TimerItem, error: BaseException) -> None:
         """The result of a pane by columns cannot be made now, and no hook can take it over."""
 
-    def undo_together(self, records: Mapping[bytes, list[RecordItem]]) -> None:
-        """A hook of several keys raised. ``records``: what it got of keys that had done more since the last commit."""
+    def undo_together(self, records: Sequence[RecordItem]) -> None:
+        """A call for several records failed. ``records``: what it got, in order."""
 
 
 class Runner:
     """Runs queued records up to the limits of a batch.
 
     Records that cannot run yet are set aside with their blocked key.
+
+    It has many attributes: the owners of what hooks use, and what one batch and one step have used up.
     """
 
     def __init__(self, state: IntervalState, outcomes: HookOutcomes) -> None:
@@ -137,6 +138,13 @@ class Runner:
         """Asynchronous hooks that run now."""
         self.failures = 0
         """Hooks that have failed in this step of the core."""
+        self._failures_measured = 0
+        self._failed_seconds = 0.0
+        """How long this step has run hooks of which some failed."""
+        self._call_seconds = 0.0
+        """How long the batch's calls for several records took."""
+        self.undone = False
+        """Whether a call for several records has failed. Undone timers fire before anything of the queue runs."""
         self.to_read: list[bytes] = []
         """Keys whose rows must be read before they can run."""
         self.run_records: RunRecords = self.run_hooks
@@ -152,13 +160,28 @@ class Runner:
 
         A batch without work is at no limit, also after work in it was undone or blocked.
         """
-        if self.failures >= MAX_FAILED_HOOKS:
+        if self.too_many_failed():
             return True
         batch, settings = self.batch, self._setup.settings
         if not batch:
             batch.records = batch.size = self._setup.scope.produced_bytes = 0
+            self._call_seconds = 0.0
             return False
         return batch.records >= self._limit or batch.size + self._setup.scope.produced_bytes >= settings.batch_bytes
+
+    def too_many_failed(self) -> bool:
+        """Whether no more hooks run in this step, because too many have failed, or for too long (G8).
+
+        Failed hooks leave no work in the batch, so they do not fill it.
+        """
+        return self.failures >= MAX_FAILED_HOOKS or self._failed_seconds >= self._setup.meter.batch_time.seconds
+
+    def step_ended(self) -> bool:
+        """The step of the core ends. Returns whether it had to, because too many hooks have failed."""
+        interrupted = self.too_many_failed()
+        self.failures = self._failures_measured = 0
+        self._failed_seconds = 0.0
+        return interrupted
 
     def budget(self) -> int:
         """With so many bytes of productions in the batch it is full. 0: it is full now."""
@@ -181,6 +204,7 @@ class Runner:
         """Take the current batch and start a new one."""
         batch, self.batch = self.batch, HookBatch()
         self._setup.scope.produced_bytes, self._limit = 0, self._setup.settings.batch_records
+        self._call_seconds = 0.0
         self.number += 1
         return batch
 
@@ -197,7 +221,8 @@ class Runner:
                 full before. None: no timer is due.
         """
         queue, feedback = self._intake.queue, self._setup.config.feedback
-        while queue and not self.full():
+        self.undone = False
+        while queue and not self.undone and not self.full():
             chunk = queue[0] if ahead_allowed else next_holding(self._intake, self._clocks.inputs.value, feedback)
             if chunk is None:
                 return
@@ -215,8 +240,14 @@ class Runner:
     def _room(self, receipt: DeliveryReceipt) -> int:
         """How many records of a delivery may run before the limits are checked again; at least one."""
         settings, batch = self._setup.settings, self.batch
-        room = min(self.room(self._setup.meter.records), (settings.batch_bytes - batch.size) // (receipt.average + 1))
-        if self._setup.program.record_is_async:
+        program, meter = self._setup.program, self._setup.meter
+        if program.batches is not None and meter.records.calls:
+            left = self._limit - batch.records
+            room = meter.many.fitting(meter.batch_time.seconds, left)
+        else:
+            room = self.room(meter.records)
+        room = min(room, (settings.batch_bytes - batch.size) // (receipt.average + 1))
+        if program.record_is_async:
             room = min(room, settings.async_hooks - self.async_running)
         return max(1, room)
 
@@ -243,13 +274,16 @@ class Runner:
         batch, receipt, meter = self.batch, chunk.receipt, self._setup.meter
         began = meter.clock()
         indexes = chunk.indexes[chunk.cursor : chunk.cursor + self._room(receipt)]
+        trial = meter.many.trial
         ran, waits, calls = self.run_records(receipt, indexes, alone)
-        self.measure(
-            "process_record", meter.records, calls, began, receipt.delivery.keys[indexes[0]] if ran == 1 else None
-        )
+        key = receipt.delivery.keys[indexes[0]] if ran == 1 else None
+        self.measure(self._setup.program.record_hook, meter.records, calls, began, key, ran)
         chunk.cursor += ran
         batch.records += ran
         batch.size += ran * receipt.average
+        if (trial or meter.many.trial) and not alone:
+            # A call that fails undoes all that its keys did in the batch. So the next one gets a batch of its own.
+            self._limit = min(self._limit, batch.records)
         return ran > waits
 
     def run_hooks(self, receipt: DeliveryReceipt, indexes: Sequence[int], alone: bool) -> tuple[int, int, int]:
@@ -323,21 +357,36 @@ class Runner:
         ran = len(indexes) - operator.length_hint(running)
         return ran, waits, ran - waits - no_calls
 
-    def measure(self, hook: str, time: HookTime, calls: int, began: float, key: bytes | None) -> None:
-        """Add ``calls`` calls of a hook since ``began`` to its ``time``. ``key`` is set for a single call."""
+    def measure(self, hook: str, time: HookTime, calls: int, began: float, key: bytes | None, records: int = 1) -> None:
+        """Add ``calls`` calls of a hook since ``began`` to its ``time``.
+
+        Args:
+            hook: Its name.
+            time: Its totals.
+            calls: How often it was called.
+            began: The clock before the first call.
+            key: That of a single record or timer.
+            records: How many records these calls got, if one call may get many.
+        """
         meter = self._setup.meter
         seconds = meter.clock() - began
         time.calls += calls
         time.seconds += seconds
+        if self.failures > self._failures_measured:
+            self._failures_measured = self.failures
+            self._failed_seconds += seconds
         program = self._setup.program
-        if calls and not (program.record_is_async if hook == "process_record" else program.timer_is_async):
+        if calls and records > 1 and program.batches is not None:
+            meter.measures.hook_seconds[hook].add(seconds / calls, calls)
+            self._call_seconds += seconds
+            if self._call_seconds + meter.many.expected(records) > meter.batch_time.seconds:
+                self._limit = min(self._limit, self.batch.records + records)
+        elif calls and not (program.timer_is_async if hook == "process_timer" else program.record_is_async):
             most = fitting(meter.batch_time, time, self._limit)
             meter.measures.hook_seconds[hook].add(seconds / calls, calls)
             # A call that was slow by chance changes little.
             weight = min(1.0, calls / min(time.calls, _PACED_CALLS))
             time.pace += (seconds / calls - time.pace) * weight
-            if hook == "process_record" and program.batches is not None:
-                time.many(calls, seconds, program.batches.computation.max_records)
             self._limit = fitting(meter.batch_time, time, most)
         if seconds >= meter.limit > 0:
             meter.ran_long(hook, time, calls, seconds, key)
@@ -357,14 +406,6 @@ class Runner:
         context: Context[Any] = Context(key, cell, self._setup.scope)
         self.batch.contexts[key] = context
         return context
-
-    def close(self, key: bytes) -> None:
-        """Undo what a key has done in a context that was opened for the hook at hand alone. It runs again."""
-        context = self.batch.contexts.pop(key)
-        cell = context._cell
-        cell.value = UNSET
-        self._setup.scope.produced_bytes -= context._produced
-        self.batch.size -= len(key) + len(cell.encoded) + _CONTEXT_BYTES
 
     def _open_for_one_hook(self, key: bytes) -> Context[Any] | None:
         """Open a context for an asynchronous hook. None: the key is blocked.
@@ -414,7 +455,7 @@ def fitting(batch_time: BatchTime, time: HookTime, most: int) -> int:
         return min(most, FIRST_CALLS if time.calls else 1)
     if batch_time.seconds >= most * time.pace:
         return most
-    return min(most, max(time.least, int(batch_time.seconds / time.pace)))
+    return min(most, max(1, int(batch_time.seconds / time.pace)))
 
 
 def _drop(encoded: bytes) -> Any:

@@ -11,7 +11,7 @@ from millwheel.worker.interval.holds import Hold
 from millwheel.worker.interval.hooks.batch_running import BatchRunner
 from millwheel.worker.interval.hooks.blocked_keys import BlockedKeys
 from millwheel.worker.interval.hooks.pane_adding import PaneAdder
-from millwheel.worker.interval.hooks.runner import MAX_FAILED_HOOKS, Runner
+from millwheel.worker.interval.hooks.runner import Runner
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import IntervalEffect, ReadStates
@@ -99,7 +99,7 @@ class KeyScheduler:
     def take_effects(self, out: list[IntervalEffect]) -> None:
         """The step ends: pass on what its hooks left to do, rows to read, hooks to await, and failures to report."""
         runner, blocked_keys = self.runner, self.blocked_keys
-        self._interrupted, runner.failures = runner.failures >= MAX_FAILED_HOOKS, 0
+        self._interrupted = runner.step_ended()
         if self._pages.in_use.waiting:
             runner.to_read += self._pages.in_use.admit()
         if runner.to_read:

@@ -5,7 +5,7 @@ Invariant: a batch has the same records, in the same order and with the same eff
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from millwheel.model.traces import Operation
@@ -44,8 +44,8 @@ class TracedOutcomes:
         """The result of a pane by columns cannot be made now. No hook was called."""
         self._outcomes.result_failed(key, timer, error)
 
-    def undo_together(self, records: Mapping[bytes, list[RecordItem]]) -> None:
-        """A hook of several keys raised. No sampled record was among its records."""
+    def undo_together(self, records: Sequence[RecordItem]) -> None:
+        """A call for several records failed. No sampled record was among its records."""
         self._outcomes.undo_together(records)
 
 

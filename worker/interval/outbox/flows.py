@@ -22,8 +22,9 @@ __all__ = ["INDEX_BITS", "MAX_BATCH_BYTES", "MAX_BATCH_RECORDS", "Flow", "Produc
 INDEX_BITS: Final = 24
 """A production's position is commit << INDEX_BITS | index.
 
-A commit has room for 2^24 productions: MAX_PRODUCTIONS of one key, and those of other keys within batch_bytes. There
-are 2^39 commit numbers: 17 years at a thousand per second.
+A commit has room for 2^24 productions: MAX_PRODUCTIONS of one key, and those of other keys within batch_bytes, or some
+times as many bytes by a call for many records (``batch_running.py``). Each counts at least 64 bytes. There are 2^39
+commit numbers: 17 years at a thousand per second.
 """
 
 MAX_BATCH_RECORDS: Final = 8_192
