@@ -98,7 +98,10 @@ def test_the_parts_of_a_completed_batch_are_deleted() -> None:
 @pytest.mark.guarantee("G1", section="6.2")
 def test_a_child_writes_inherited_ids_into_its_own_journal() -> None:
     dedup, _ = opened()
-    child, store = Dedup.inherit(ALL_KEYS, "k", [dedup, dedup], segment_ids=PER_PART), Store(OwnedJournal("k", 8, False))
+    child, store = (
+        Dedup.inherit(ALL_KEYS, "k", [dedup, dedup], segment_ids=PER_PART),
+        Store(OwnedJournal("k", 8, False)),
+    )
     assert store.base(child.snapshot()) == [0, FIRST_BATCH_PART, FIRST_BATCH_PART + 1]
     assert fresh(store.restored(), ids(0, 11)) == 1
 
