@@ -215,6 +215,11 @@ bench-peers: components ## Kafka to Kafka by MillWheel, PyFlink and Bytewax by t
 	@$(COMPILE)
 	@$(RUN) python -m bench.peers $(ARGS)
 
+.PHONY: bench-full
+bench-full: components ## Measure all figures of docs/performance.md, and put them into the page (ARGS="--only cache")
+	@$(COMPILE)
+	@$(RUN) python -m bench.figures $(ARGS)
+
 .PHONY: dist
 dist: install ## Build source distribution and wheels into dist/, and try each in an environment of its own
 	@tools/dist.sh

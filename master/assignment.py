@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from millwheel.master.change_plan import PlanBuilder
@@ -70,7 +70,9 @@ class IntervalAssigner:
         self._known = known
         self._loads = loads
         self._load = dict.fromkeys(sorted(known.workers), 0.0)
-        self._machines = dict.fromkeys(map(self._machine, self._load), 0.0)
+        self._machine = {name: known.workers[name].daemon or name for name in self._load}
+        self._machines = dict.fromkeys(self._machine.values(), 0.0)
+        self._candidates: dict[str | None, dict[str, None]] = {}
         self._given: set[str] = set()
         for interval_map in known.maps.values():
             for (worker, registration), owned in interval_map.owned.items():
@@ -83,8 +85,13 @@ class IntervalAssigner:
         """Whether the owner is alive, and has been alive since the assignment of the interval."""
         return self._known.lives(interval.owner.worker_id, interval.owner_revision)
 
-    def candidates(self, code: str | None) -> list[str]:
+    def candidates(self, code: str | None) -> Collection[str]:
         """Return the workers preferred for that code: those bound to it, otherwise those bound to no package."""
+        if (found := self._candidates.get(code)) is None:
+            found = self._candidates[code] = dict.fromkeys(self._find_candidates(code))
+        return found
+
+    def _find_candidates(self, code: str | None) -> list[str]:
         fit = [name for name in self._load if may_run(self._known.workers[name], code)]
         if code == NO_CODE:
             return [name for name in fit if not self._known.workers[name].package] or fit
@@ -93,10 +100,11 @@ class IntervalAssigner:
 
     def choose(self, code: str | None, but: str = "") -> str | None:
         """Return the best candidate for one more interval, other than ``but``; None if there is none."""
-        fit = [name for name in self.candidates(code) if name != but]
+        fit = self.candidates(code)
         if len(self._given) >= MAX_WORKERS_PER_TRANSACTION:
             # Other workers have their turn in the next transaction, where they are the least loaded.
-            fit = [name for name in fit if name in self._given] or fit
+            fit = [name for name in self._given if name in fit and name != but] or fit
+        fit = [name for name in fit if name != but]
         return min(fit, key=self._rank) if fit else None
 
     def assign(self, interval: catalog.IntervalRecord, code: str | None, builder: PlanBuilder) -> None:
@@ -138,14 +146,11 @@ class IntervalAssigner:
 
     def _weigh(self, worker: str, weight: float) -> None:
         self._load[worker] += weight
-        self._machines[self._machine(worker)] += weight
-
-    def _machine(self, worker: str) -> str:
-        return self._known.workers[worker].daemon or worker
+        self._machines[self._machine[worker]] += weight
 
     def _rank(self, worker: str) -> tuple[int, float, float, str]:
         load = self._load[worker]
-        return int(load / _EQUAL_LOADS), self._machines[self._machine(worker)], load, worker
+        return int(load / _EQUAL_LOADS), self._machines[self._machine[worker]], load, worker
 
 
 def add_assignments(known: Catalog, builder: PlanBuilder, most: int, loads: Mapping[str, float] = _NO_LOADS) -> None:

@@ -185,6 +185,7 @@ _BOUNDS: Final = {
     "flows": "interval.outbox.outbox_flows.MAX_FLOWS",
     "batch": "interval.outbox.flows.MAX_BATCH_RECORDS",
     "early": "interval.early_deliveries.MAX_DELIVERIES",
+    "run": "interval.commits.result_runs.MIN_RUN",
     "outbox_rows": "interval.commits.base_parts.MAX_OUTBOX_ROWS",
     "arrivals": "admission.MAX_WAITING_PER_SENDER",
 }

@@ -175,7 +175,8 @@ def library_windows(plan: Plan, chance: Random) -> None:
 def windows_by_columns(plan: Plan, chance: Random) -> None:
     """Windows of sums, which workers keep by columns, all or the panes that larger deliveries begin.
 
-    One of the workers may keep none by columns. Some panes move to states, and some results fail.
+    One of the workers may keep none by columns. Some panes move to states, and some results fail. Results are runs, and
+    they go to a log or to a computation with keys of its own.
     """
     if plan.returns_at:
         return  # some records of the former incarnation are in no window, and a sum does not show which
@@ -187,6 +188,8 @@ def windows_by_columns(plan: Plan, chance: Random) -> None:
     numbers = [one.number for reader in plan.readers for one in reader.inputs]
     for what, most in (("large", 3), ("failing", 2)):
         plan.nodes[-1][what] = sorted(chance.sample(numbers, chance.choice((0, min(most, len(numbers))))))
+    plan.nodes[-1]["keyed"] = chance.random() < 0.6
+    plan.tuning["bounds"]["run"] = chance.choice((1, 2))
 
 
 def _add_windows(plan: Plan, chance: Random, shapes: Sequence[str], first: int) -> None:

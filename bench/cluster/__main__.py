@@ -11,7 +11,7 @@ import asyncio
 import shutil
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,14 +20,14 @@ from typing import Final
 import uvloop
 
 from bench.build import choose
-from bench.cluster import changing_hands, group_commit, hops, stage_latency, takeover, watermark_lag
+from bench.cluster import appends, changing_hands, group_commit, hops, stage_latency, takeover, watermark_lag
 from bench.cluster.costs import Costs
 from bench.cluster.group_commit import CountSizes
 from bench.cluster.system import Components, System, components, system
 from bench.cluster.targets import verdicts
 from bench.cluster.warming import compiling, warm
 from bench.machine import Machine
-from bench.report import Figure, print_figures, write_figures
+from bench.report import Figure, Row, print_figures, write_figures
 from deploy.local.cassandra import InstallError
 from deploy.local.ending import stoppable
 from examples.demo.showing import say
@@ -36,7 +36,7 @@ from millwheel import MillwheelError
 __all__ = ["main"]
 
 _PATIENCE: Final = 840.0
-_ON_ONE_SYSTEM: Final = ("stage_latency", "watermark_lag", "interval_", "takeover")
+_ON_ONE_SYSTEM: Final = ("stage_latency", "append.", "watermark_lag", "interval_", "takeover")
 _INTERVAL_PATIENCE: Final = 1_800.0
 _WORKERS: Final = 2
 
@@ -66,7 +66,9 @@ _LARGE: Final = Sizes(held_keys=250_000, held_state=4_000)
 def main() -> int:
     """Run the command. The exit code is 0 if everything was measured. The figures do not matter."""
     parser = argparse.ArgumentParser(prog="python -m bench.cluster", description=__doc__)
-    parser.add_argument("--only", default="", help="measure only what has figures whose names begin so")
+    parser.add_argument(
+        "--only", default="", help="measure only what has figures whose names begin so, with commas between"
+    )
     parser.add_argument("--quick", action="store_true", help="little of everything, to see that it works")
     help_sync = "when Cassandra syncs: every ten seconds, its default, or before each answer"
     parser.add_argument("--commitlog", choices=("periodic", "batch"), default="periodic", help=help_sync)
@@ -91,7 +93,8 @@ async def _measured(options: argparse.Namespace) -> int:
     name = "interval" if options.interval else "cluster"
     out = options.out or Path(f"build/bench-{name}.json")
     sizes = _QUICK if options.quick else _LARGE if options.interval else _WHOLE
-    figures, machine = [choose(options.pure)], Machine()
+    figures: list[Row] = [choose(options.pure)]
+    machine = Machine()
     machine.look()
     try:
         async with asyncio.timeout(_INTERVAL_PATIENCE if options.interval else _PATIENCE):
@@ -107,13 +110,13 @@ async def _measured(options: argparse.Namespace) -> int:
         figures += machine.figures()
         print_figures(figures)
         write_figures(figures, out)
-    for line in verdicts(figures):
+    for line in verdicts(one for one in figures if isinstance(one, Figure)):
         print(line)
     say(f"written to {out}")
     return 0
 
 
-async def _changing_hands(found: Components, sizes: Sizes, figures: list[Figure]) -> None:
+async def _changing_hands(found: Components, sizes: Sizes, figures: list[Row]) -> None:
     async with system(found, say, _WORKERS) as running:
         await _warm(found, sizes)
         figures += await changing_hands.measure(running, say, sizes.repetitions, sizes.held_keys, sizes.held_state)
@@ -126,7 +129,7 @@ async def _warm(found: Components, sizes: Sizes) -> None:
     say(f"an append took {first:.1f} ms, and takes {last:.1f} ms now")
 
 
-async def _all(found: Components, sizes: Sizes, only: str, figures: list[Figure]) -> None:
+async def _all(found: Components, sizes: Sizes, only: str, figures: list[Row]) -> None:
     await _warm(found, sizes)
     counts = CountSizes(sizes.count_warm, sizes.count, sizes.count_columns)
     if any(_wanted(name, only) for name in _ON_ONE_SYSTEM):
@@ -137,7 +140,7 @@ async def _all(found: Components, sizes: Sizes, only: str, figures: list[Figure]
         figures += await group_commit.measure(found, say, counts, only)
 
 
-async def _on_one_system(found: Components, sizes: Sizes, only: str, figures: list[Figure]) -> None:
+async def _on_one_system(found: Components, sizes: Sizes, only: str, figures: list[Row]) -> None:
     async with system(found, say, _WORKERS) as running:
         for names, measure in _measurements(running, sizes):
             if any(_wanted(name, only) for name in names):
@@ -145,19 +148,23 @@ async def _on_one_system(found: Components, sizes: Sizes, only: str, figures: li
                 costs = Costs(running)
                 figures += await measure()
                 say(costs.as_text())
-    figures += stage_latency.cost_of_guarantees(figures)
+                cores = costs.cores()
+                figures += [Figure(f"{names[0]}.cores.{kind}", used, "", (used,)) for kind, used in cores.items()]
+    figures += stage_latency.cost_of_guarantees(one for one in figures if isinstance(one, Figure))
 
 
 def _wanted(name: str, only: str) -> bool:
-    return name.startswith(only) or only.startswith(name)
+    """Whether one of the prefixes in ``only`` is that of the figures of a measurement."""
+    return any(name.startswith(one) or one.startswith(name) for one in only.split(","))
 
 
 def _measurements(
     running: System, sizes: Sizes
-) -> Iterator[tuple[tuple[str, ...], Callable[[], Awaitable[list[Figure]]]]]:
+) -> Iterator[tuple[tuple[str, ...], Callable[[], Awaitable[Sequence[Row]]]]]:
     """The measurements, by the prefix of their figures' names."""
     for form in ("strong", "plain"):
         yield (f"stage_latency.{form}",), partial(stage_latency.measure, running, form, sizes.warm, sizes.seconds)
+    yield ("append",), partial(appends.measure, running.components.store_settings, sizes.seconds / 3)
     yield ("watermark_lag",), partial(watermark_lag.measure, running, sizes.warm, sizes.seconds)
     hands = partial(changing_hands.measure, running, say, sizes.repetitions, sizes.held_keys, sizes.held_state)
     yield ("interval_move", "interval_split", "interval_merge"), hands

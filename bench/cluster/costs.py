@@ -23,17 +23,20 @@ class Costs:
         self._before = self._spent()
         self._idle = psutil.cpu_times().idle
 
-    def as_text(self) -> str:
-        """Text: the cores used since the creation, by kind of process, by others, and idle."""
+    def cores(self) -> dict[str, float]:
+        """The cores used since the creation, by kind of process, by others, and idle."""
         took = time.monotonic() - self._began
         spent = self._spent()
         idle = (psutil.cpu_times().idle - self._idle) / took
         cores: dict[str, float] = {}
         for (kind, pid), seconds in spent.items():
             cores[kind] = cores.get(kind, 0.0) + (seconds - self._before.get((kind, pid), 0.0)) / took
-        used = ", ".join(f"{kind} {cost:.2f}" for kind, cost in cores.items())
         others = max(0.0, (os.cpu_count() or 1) - idle - sum(cores.values()))
-        return f"cores: {used}, others {others:.2f}, idle {idle:.2f}"
+        return {**cores, "others": others, "idle": idle}
+
+    def as_text(self) -> str:
+        """:meth:`cores` as text."""
+        return "cores: " + ", ".join(f"{kind} {used:.2f}" for kind, used in self.cores().items())
 
     def seconds(self) -> float:
         """The CPU seconds of all these processes together, since the creation."""

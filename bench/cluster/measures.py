@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from math import ceil, log2
 from statistics import median
 
-__all__ = ["added_lags", "longest_gap", "percentile", "worst_gap"]
+__all__ = ["added_lags", "histogram", "longest_gap", "percentile", "quantiles", "worst_gap"]
 
 
 def percentile(values: Iterable[float], share: float) -> float:
@@ -15,6 +17,31 @@ def percentile(values: Iterable[float], share: float) -> float:
     if not ordered:
         raise ValueError("a percentile of nothing")
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def histogram(values: Iterable[float], steps: int = 6) -> tuple[tuple[float, float], ...]:
+    """The share of the values in each bucket, by the bucket's upper edge. ``steps``: the buckets between x and 2x.
+
+    Buckets without values between the first and the last one are there, too.
+
+    >>> histogram([1, 2, 2, 8], steps=1)
+    ((1.0, 0.25), (2.0, 0.5), (4.0, 0.0), (8.0, 0.25))
+    """
+    counts = Counter(ceil(steps * log2(max(value, 1e-9))) for value in values)
+    if not counts:
+        raise ValueError("a histogram of nothing")
+    places = range(min(counts), max(counts) + 1)
+    return tuple((2 ** (place / steps), counts[place] / counts.total()) for place in places)
+
+
+def quantiles(values: Iterable[float], count: int = 100) -> tuple[tuple[float, float], ...]:
+    """The value at each of ``count`` equally distant shares, and the greatest at 1. ValueError if there are none.
+
+    >>> quantiles([5, 1, 3, 2], 2)
+    ((0.0, 1), (0.5, 3), (1.0, 5))
+    """
+    ordered = sorted(values)
+    return tuple((at / count, percentile(ordered, at / count)) for at in range(count + 1))
 
 
 def longest_gap(moments: Sequence[float], begin: float, end: float) -> float:

@@ -18,11 +18,11 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from bench.cluster import topologies
-from bench.cluster.measures import percentile
+from bench.cluster.measures import histogram, percentile
 from bench.cluster.pacing import beats, wall_micros
 from bench.cluster.system import System
 from bench.cluster.topologies import PINGS_PER_RECORD, Ping, Seen, name_of
-from bench.report import Figure
+from bench.report import Figure, Row, Series
 from millwheel import Topology
 from millwheel.client.injector import Injector
 from millwheel.client.subscription import Subscription
@@ -36,7 +36,7 @@ _ADVANCE: Final = 10
 _GRACE: Final = 30.0
 
 
-async def measure(system: System, form: str, warm: float, seconds: float) -> list[Figure]:
+async def measure(system: System, form: str, warm: float, seconds: float) -> list[Row]:
     """Measure the figures of the stage in one ``form``: "strong" or "plain"."""
     topology = f"stage-{form}"
     await system.submit(f"bench.cluster.topologies:{form}_stage")
@@ -50,18 +50,24 @@ async def measure(system: System, form: str, warm: float, seconds: float) -> lis
     return figures(form, pings)
 
 
-def figures(form: str, pings: Sequence[Ping]) -> list[Figure]:
-    """The figures of the stage, of its part up to the second hook, and of the whole way from the injector's send."""
+def figures(form: str, pings: Sequence[Ping]) -> list[Row]:
+    """The figures of the stage, of its part up to the second hook, and of the whole way from the injector's send.
+
+    And the histograms of the first two.
+    """
     spans = {
         "": [ping.got - ping.made for ping in pings],
         "delivery.": [ping.run - ping.made for ping in pings],
         "whole.": [ping.got - ping.sent for ping in pings],
     }
-    found = []
+    found: list[Row] = []
     for part, nanos in spans.items():
         for name, share in (("p50", 0.50), ("p95", 0.95), ("p99", 0.99)):
             value = percentile(nanos, share) / 1e6
             found.append(Figure(f"stage_latency.{form}.{part}{name}_ms", value, "ms", (value,)))
+        if part != "whole.":
+            points = histogram(span / 1e6 for span in nanos)
+            found.append(Series(f"stage_latency.{form}.{part}histogram", "share by ms", points))
     return found
 
 

@@ -13,7 +13,7 @@ from bench.cluster.measures import added_lags, percentile
 from bench.cluster.pacing import beats, wall_micros
 from bench.cluster.system import System
 from bench.cluster.topologies import Beat, name_of
-from bench.report import Figure
+from bench.report import Figure, Row, Series
 from millwheel.client.injector import Injector
 from millwheel.client.shards import ShardedWatermarks
 from millwheel.model.catalog import Catalog
@@ -27,10 +27,12 @@ _RATE: Final = 500
 _KEYS: Final = 1_000
 _SAMPLES: Final = 100
 """Samples of the watermarks per second."""
+_SHOWN: Final = 10
+"""Of so many samples, a plot shows one."""
 _STAGES: Final = ("one", "two", "three")
 
 
-async def measure(system: System, warm: float, seconds: float) -> list[Figure]:
+async def measure(system: System, warm: float, seconds: float) -> list[Row]:
     """Return the largest median lag that a stage adds under load, and the lag of each stage."""
     record = await system.submit("bench.cluster.topologies:chain")
     for computation in _STAGES:
@@ -43,10 +45,12 @@ async def measure(system: System, warm: float, seconds: float) -> list[Figure]:
         await system.cancel("chain")
     added = added_lags(samples)
     worst = max(added)
-    found = [Figure("watermark_lag.per_stage_ms", worst, "ms", tuple(added))]
+    found: list[Row] = [Figure("watermark_lag.per_stage_ms", worst, "ms", tuple(added))]
     for number, name in enumerate(("injector", *_STAGES)):
         lag = percentile((sample[number] for sample in samples), 0.5)
         found.append(Figure(f"watermark_lag.{name}.p50_ms", lag, "ms", (lag,)))
+        shown = [(place / _SAMPLES, sample[number]) for place, sample in enumerate(samples) if place % _SHOWN == 0]
+        found.append(Series(f"watermark_lag.{name}.by_second", "ms by s", tuple(shown)))
     return found
 
 

@@ -10,7 +10,6 @@ import asyncio
 import statistics
 import tempfile
 import time
-from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -20,43 +19,16 @@ from rich.console import Console
 from rich.table import Table
 
 import millwheel as mw
+from bench.interval_owner import IntervalOwner
 from millwheel.embedded.database import EmbeddedDatabase
-from millwheel.model.incarnation import IncarnationId
-from millwheel.model.keys import ALL_KEYS
-from millwheel.model.time import MIN_TIMESTAMP
-from millwheel.sdk.compiled import compile_computation
 from millwheel.store.contract import StateStore
-from millwheel.worker.dedup import PositionIds, Sender
-from millwheel.worker.interval import IntervalConfig, IntervalCore, IntervalSettings
-from millwheel.worker.messages import (
-    Accepted,
-    AcceptSequencer,
-    Acknowledge,
-    Appended,
-    AppendEntry,
-    DeleteEntries,
-    DeleteParts,
-    Delivery,
-    FenceJournal,
-    FlushStates,
-    Opened,
-    PartsWritten,
-    ReadStates,
-    Report,
-    Started,
-    StatesFlushed,
-    StatesRead,
-    Tick,
-    WriteParts,
-)
+from millwheel.worker.interval import IntervalSettings
 
 __all__ = ["measure"]
 
 _SIZES = (100, 1_000, 10_000, 100_000)
 _MEASURED = 200
 """Single appends at each size."""
-_SENDER = Sender("injector/in/p", 1, None, "injector/in")
-_COMPUTATION, _JOURNAL = IncarnationId("growing.1"), "growing.1.j1"
 
 
 class Payments(mw.GrowingState):
@@ -87,82 +59,17 @@ class Whole(mw.Computation[str, list[str]]):
         ctx.state.append(record.value)
 
 
-class Owner:
-    """One interval on a store. Each effect is performed before the next event."""
+class Owner(IntervalOwner):
+    """The interval of one key."""
 
     def __init__(self, computation: mw.Computation[Any, Any], store: StateStore, cache: int) -> None:
-        topology = mw.Topology("growing")
-        topology.source("in", str)
-        topology.add(computation, name="growing", inputs={"in": mw.key(lambda value: "k")})
-        settings = IntervalSettings(cache_bytes=cache)
-        config = IntervalConfig(
-            _COMPUTATION, _JOURNAL, ALL_KEYS, 1, frozenset({"injector/in"}), {}, settings=settings
-        )  # fmt: skip
-        self.core = IntervalCore(config, compile_computation(topology, "growing"), {}, lambda consumer, key: "")
-        self.store = store
-        self.now = 1_000_000
-        self.position = 0
-        self.journaled = self.rows_read = 0
-
-    async def open(self) -> None:
-        """Take the interval over."""
-        await self.store.create_journal(_JOURNAL)
-        await self._post(Started())
+        key = mw.key(lambda value: "k")
+        super().__init__(computation, str, key, store, IntervalSettings(cache_bytes=cache))
 
     async def add(self, *values: str) -> None:
         """Deliver records in one batch, and wait until they are committed."""
-        ids = PositionIds("in/p", self.position, list(range(self.position, self.position + len(values))))
-        self.position += len(values)
-        encoded = [msgspec.msgpack.encode(value) for value in values]
         count = len(values)
-        await self._post(
-            Delivery(_COMPUTATION, _JOURNAL, "in", _SENDER, ids, [b"k"] * count, encoded, [1] * count, self.position)
-        )
-
-    async def rest(self) -> None:
-        """Time passes: rows are written, and the cache shrinks."""
-        for _ in range(3):
-            self.now += 70_000_000
-            await self._post(Tick())
-
-    async def _post(self, event: Any) -> None:
-        events = deque([event])
-        while events:
-            self.now += 10
-            for effect in self.core.step(events.popleft(), self.now):
-                if (answer := await self._perform(effect)) is not None:
-                    events.append(answer)
-
-    async def _perform(self, effect: Any) -> Any:
-        store = self.store
-        match effect:
-            case FenceJournal():
-                return Opened(await store.fence(effect.journal, effect.sequencer), {}, [])
-            case AcceptSequencer():
-                return Accepted(MIN_TIMESTAMP)
-            case AppendEntry():
-                self.journaled += len(effect.append.entry)
-                await store.append(effect.journal, effect.append)
-                return Appended(effect.append.commit)
-            case FlushStates():
-                await store.write_states(effect.incarnation, effect.journal, effect.sequencer, effect.rows)
-                return StatesFlushed(effect.number)
-            case ReadStates():
-                self.rows_read += len(effect.keys)
-                return StatesRead(effect.keys, await store.read_states(effect.incarnation, effect.keys))
-            case WriteParts():
-                for part, blob in effect.parts.items():
-                    await store.write_part(effect.journal, part, blob)
-                return PartsWritten(effect.number)
-            case DeleteEntries():
-                await store.delete_entries(effect.journal, effect.below)
-            case DeleteParts():
-                await store.delete_parts(effect.journal, effect.parts)
-            case Acknowledge() | Report():
-                pass
-            case _:
-                raise TypeError(f"nothing performs the effect {effect!r:.200}")
-        return None
+        await self.deliver([b"k"] * count, [msgspec.msgpack.encode(value) for value in values], [1] * count)
 
 
 async def _appends(computation: mw.Computation[Any, Any], store: StateStore, table: Table) -> None:

@@ -33,6 +33,8 @@ _FORMATS = {
     specs.VALUE_FORMAT_RAW: "raw bytes",
     specs.VALUE_FORMAT_CUSTOM: "values of a codec of its own",
 }
+_BAD_ROW = (MillwheelError, ValueError, KeyError, OverflowError)
+"""A row that cannot be sent. The others: a text that is no UTF-8, a key twice in a map, a year after 9999."""
 _QUERY_PROPERTY = "sql.streaming.queryId"
 _BATCH_PROPERTY = "streaming.sql.batchId"
 
@@ -130,7 +132,7 @@ class Partition:
                 await self._send(others, 0, len(others))
         except InjectorError:
             raise
-        except (MillwheelError, ValueError, KeyError):  # the latter: a text that is no UTF-8, a key twice in a map
+        except _BAD_ROW:
             await self._find_culprit(rows)
             raise
 
@@ -154,5 +156,5 @@ class Partition:
                 await self._send(rows.row(at), 0, 1)
             except InjectorError:
                 raise
-            except MillwheelError as error:
+            except _BAD_ROW as error:
                 raise self._reader.error(rows, at, str(error)) from error

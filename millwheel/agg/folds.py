@@ -227,7 +227,7 @@ class SeveralFold(Fold):
         fields = [fold.fields for fold in folds.values()]
         self.fields = None if None in fields else [one for each in fields for one in each or ()]
         unread = [name for name, fold in folds.items() if fold.fields is None]
-        self.why_values = f"it calls a function, or reads what is no plain field: {', '.join(map(repr, unread))}"
+        self.why_values = f"{Fold.why_values}: {', '.join(map(repr, unread))}"
 
     def read(self, values: Sequence[Any]) -> list[Column]:
         """See Fold."""

@@ -1,42 +1,32 @@
-"""What of each computation's work a worker may do by columns, for ``topology describe`` and ``validate``."""
+"""What of each computation's work a worker may do by columns, for ``topology validate``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
-from millwheel.cli.output import Plain, print_table
-from millwheel.rpc.v1 import topology_pb2 as specs
+from millwheel.cli.output import print_table
+from millwheel.model.stream_names import full_name
+from millwheel.sdk.column_plan import column_plan
+from millwheel.sdk.computation import NO_WINDOWS
+from millwheel.sdk.plan import Plan
 
-__all__ = ["plain_columns", "print_columns"]
+__all__ = ["print_columns"]
 
 _HEADS: Final = ("computation", "input", "by columns", "why not")
 
 
-def plain_columns(spec: specs.ComputationSpec) -> dict[str, Plain] | None:
-    """Describe it. None: the computation's version does not say it."""
-    if not spec.HasField("columns"):
-        return None
-    by_windows = not spec.columns.by_hooks
-    reasons = list(spec.columns.by_values) if by_windows else [""] * len(spec.inputs)
-    inputs: list[Plain] = [
-        {"stream": one.stream, "tables": by_windows and not why, "why_not": why or None}
-        for one, why in zip(spec.inputs, reasons, strict=False)
-    ]
-    return {"windows": by_windows, "why_not": spec.columns.by_hooks or None, "inputs": inputs}
-
-
-def print_columns(computations: Iterable[specs.ComputationSpec]) -> None:
-    """Print a table, with a row for each input whose records may be added by columns."""
+def print_columns(plan: Plan) -> None:
+    """Print a table of the computations that have windows, with a row for each input of those by columns."""
     rows: list[tuple[str, str, str, str]] = []
-    for one in computations:
-        if not one.HasField("columns"):
+    for name in sorted(plan.computations):
+        declared = plan.computations[name]
+        found = column_plan(declared, sorted(declared.inputs), plan.streams)
+        if found.by_hooks:
+            rows += [(name, "", "no", found.by_hooks)] if found.by_hooks != NO_WINDOWS else []
             continue
-        if one.columns.by_hooks:
-            rows.append((one.name, "", "no", one.columns.by_hooks))
-            continue
-        for given, why in zip(one.inputs, one.columns.by_values, strict=False):
-            rows.append((one.name, given.stream, "windows, and not tables" if why else "windows and tables", why))
+        for stream, why in found.by_values.items():
+            use = "windows, and not tables" if why else "windows and tables"
+            rows.append((name, full_name(plan.name, stream), use, why))
     if rows:
         print()
         print_table(_HEADS, rows)

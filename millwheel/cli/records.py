@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from millwheel.cli.column_use import plain_columns
 from millwheel.cli.graph import key_text
 from millwheel.cli.output import Plain
 from millwheel.model.incarnation import IncarnationId
@@ -79,7 +78,6 @@ def _computation(
         "exactly_once": spec.exactly_once,
         "strong_productions": spec.strong_productions,
         "late_policy": specs.LatePolicy.Name(spec.late_policy).removeprefix("LATE_POLICY_").lower(),
-        "by_columns": plain_columns(spec),
         "intervals": [plain_interval(one) for one in (intervals.intervals if intervals is not None else ())],
     }
 

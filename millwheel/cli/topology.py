@@ -220,7 +220,7 @@ def validate(
         raise TopologyError(packaged.topology.name, problems)
     replacement.show()
     print(f"topology {packaged.topology.name} is valid")
-    print_columns(packaged.spec().computations)
+    print_columns(packaged.topology.plan())
 
 
 async def _remote_check(
@@ -274,7 +274,6 @@ def describe(
         return
     _print_described(
         cast("dict[str, Any]", described),
-        found.topology.spec,
         hooks,
         [f"{heading(one.failures, one.stopped or one.absence, wall_now())}: {one.text}" for one in failing],
     )
@@ -425,10 +424,7 @@ def _retention_text(retention: dict[str, int | None] | None) -> str:
 
 
 def _print_described(
-    described: dict[str, Any],
-    spec: specs.TopologySpec,
-    hooks: dict[str, list[inspection.HookTime]],
-    failing: Sequence[str],
+    described: dict[str, Any], hooks: dict[str, list[inspection.HookTime]], failing: Sequence[str]
 ) -> None:
     print(f"topology {described['name']} is {described['state']} (version {described['version']})")
     print(f"submitted {described['submitted_at']}, code {described['entry_point']} {described['code_digest'][:12]}")
@@ -454,7 +450,6 @@ def _print_described(
         print()
         print_table(["computation", *HOOK_COLUMNS], times)
         print("calls since the present owners took over; a record that is taken by columns counts as one")
-    print_columns(spec.computations)
     logged = {log["stream"] for log in described["logs"]}
     streams = [
         (

@@ -186,13 +186,21 @@ class _LogReader(SplitReader[T, LogPosition]):
             await self._tail.__aenter__()
         except RequestError as error:
             if error.reason == "STREAM_LOG_REPLACED":
-                raise LogError(
-                    f"stream {self._source.stream!r} has another log by now: the former one was deleted, or its "
-                    "topology was cancelled. Give the stream of this topology another name, which begins as start= says"
-                ) from error
+                raise self._replaced() from error
             if error.reason == "OFFSET_BEYOND_END" and self._at is None:
                 raise LogError(f"{error.message}. start= says a later one: give an offset that it has") from error
             raise
+
+    def _replaced(self) -> LogError:
+        stream = self._source.stream
+        again = "" if self._at is None else (
+            f". If its topology was restored from a snapshot, offsets up to that moment are the same: "
+            f"start={{{stream!r}: {self._at.offset}}} goes on where this source was"
+        )  # fmt: skip
+        return LogError(
+            f"stream {stream!r} has another log by now: the former one was deleted, or its topology was cancelled. "
+            f"Give the stream of this topology another name, which begins as start= says{again}"
+        )
 
     async def read(self) -> Read[T, LogPosition]:
         if self._at is None:

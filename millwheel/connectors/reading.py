@@ -36,7 +36,6 @@ from millwheel.model.units import (
 )
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
-from millwheel.sdk.effects import ProducedRead
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import KeyExtractionError, TooLargeError, UsageError
 from millwheel.sdk.records import Record, Timer
@@ -199,33 +198,22 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
             used.handle.most_records = self._most.get(split, MOST_RECORDS)
             async with asyncio.timeout(CALL_SECONDS):
                 read = await used.handle.read()
-            before = len(ctx._productions or ())
-            read_before = ctx._read
             self._take(ctx, state, read, asked)
-            self._count(ctx, read, ctx._read if ctx._read is not read_before else None, before)
+            self._count(ctx, read)
             if read.ended:
                 self._reads_at.pop(split, None)
                 self._most.pop(split, None)
             else:
                 used.ends_at(read.position)
 
-    def _count(
-        self, ctx: Context[SplitState[P]], read: Read[Any, P], at_once: ProducedRead | None, before: int
-    ) -> None:
-        """Count a read for operators.
-
-        Args:
-            ctx: The context.
-            read: The read.
-            at_once: What was produced at once of it.
-            before: The productions that the commit had before.
-        """
+    def _count(self, ctx: Context[SplitState[P]], read: Read[Any, P]) -> None:
+        """Count a read for operators. All that the key has produced is of it: a commit has one read of a key."""
         scope = ctx._scope
         if scope.connector is not None:
             # Not what derived streams make of the records.
             read_into = [scope.outputs[name].stream for name in (self._output, self._bad) if name is not None]
-            sizes = [] if at_once is None else list(map(len, at_once.values))
-            sizes += [len(one.value) for one in (ctx._productions or ())[before:] if one.stream in read_into]
+            sizes = [] if ctx._read is None else list(map(len, ctx._read.values))
+            sizes += [len(one.value) for one in ctx._productions or () if one.stream in read_into]
             scope.connector.has_read(read_into[0], ctx.key, sizes, read.behind, ended=read.ended, lost=read.lost)
 
     def _take(self, ctx: Context[SplitState[P]], state: SplitState[P], read: Read[Any, P], asked: Timestamp) -> None:

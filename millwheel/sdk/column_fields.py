@@ -15,7 +15,7 @@ import msgspec
 from millwheel.sdk.exact_types import behind, is_plain_struct, unless_none
 from millwheel.sdk.typeinfo import cached_by_type
 
-__all__ = ["ColumnFields", "column_fields"]
+__all__ = ["ColumnFields", "column_fields", "has_plain_default"]
 
 _IN_COLUMNS: Final = (bool, int, float, str, bytes)
 """The types of the values of columns."""
@@ -44,7 +44,7 @@ class ColumnFields:
         self._names = {one.name: one.encode_name for one in fields}
         self._types = {one.encode_name: behind(unless_none(one.type) or one.type) for one in fields}
         """What the column of a field has exactly. A field that may be None takes it, too: no column has nulls."""
-        self._needed = {one.encode_name for one in fields if one.required or not _has_plain_default(one)}
+        self._needed = {one.encode_name for one in fields if one.required or not has_plain_default(one)}
         self._closed = closed
 
     def problem(self, wanted: Iterable[tuple[str, type]]) -> str:
@@ -95,7 +95,7 @@ def column_fields(record_type: Any) -> ColumnFields | None:
     return ColumnFields(msgspec.structs.fields(record_type), config.forbid_unknown_fields)
 
 
-def _has_plain_default(field: msgspec.structs.FieldInfo) -> bool:
+def has_plain_default(field: msgspec.structs.FieldInfo) -> bool:
     """Whether no user's code makes the value of a field that is missing."""
     factory = field.default_factory
     return factory is msgspec.NODEFAULT or any(factory is one for one in _EMPTY)

@@ -7,7 +7,7 @@ a value be made for each row? Both are answered by declarations alone. A worker 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from millwheel.model.wording import named
 from millwheel.sdk.codecs import ValueFormat
@@ -23,12 +23,15 @@ from millwheel.sdk.typeinfo import supertype, type_name
 
 __all__ = ["ColumnPlan", "column_plan", "column_reading", "why_hooks"]
 
+_MAX_REASON: Final = 300
+"""The most characters of a reason. Names of a user's types and fields may have any length."""
+
 
 class ColumnPlan(NamedTuple):
     """Why a computation does not work by columns. An empty text: it may."""
 
     by_hooks: str
-    """Why its records run in hooks, one by one. Empty: a worker may keep its windows by columns."""
+    """Why its records run in hooks, and not by columns. Empty: a worker may keep its windows by columns."""
     by_values: Mapping[str, str]
     """By input stream: why the rows of a table become values, one by one. Empty: its columns are read. There are none
     if its records run in hooks."""
@@ -57,7 +60,8 @@ def column_plan(
             why = reading
         else:
             why = windows.fold.why_values if wanted is None else reading.problem(wanted)
-        found[stream] = _why_rows(streams[stream], declared.inputs[stream]) or why
+        why = _why_rows(streams[stream], declared.inputs[stream]) or why
+        found[stream] = why if len(why) <= _MAX_REASON else f"{why[:_MAX_REASON]}…"
     return ColumnPlan("", found)
 
 
@@ -65,11 +69,12 @@ def why_hooks(
     computation: Computation[Any, Any], options: ComputationOptions, readings: Mapping[str, Sequence[Reading]]
 ) -> str:
     """Why the records of a computation run in hooks. Empty: its windows may be kept by columns."""
+    if reason := computation._why_hooks():
+        return reason
     if not options.strong:
         return "its productions are weak"
-    if several := [stream for stream, each in readings.items() if len(each) > 1]:
-        return f"it reads the stream {several[0]!r} in several ways"
-    return computation._why_hooks()
+    several = [stream for stream, each in readings.items() if len(each) > 1]
+    return f"it reads the stream {several[0]!r} in several ways" if several else ""
 
 
 def column_reading(stream: PlannedStream, readings: Sequence[Reading]) -> ColumnReading | str:
@@ -94,4 +99,6 @@ def _why_rows(stream: PlannedStream, key: KeyExtractor) -> str:
     if len(key.fields) != 1 or "." in key.fields[0]:
         return "its key is no single field of the records"
     kind = type_at(stream.type, key.fields[0])
-    return "" if supertype(kind) is str else f"its key {key.fields[0]!r} is no text"
+    if kind in (None, Any) or supertype(kind) is str:  # that the type does not say it is another reason
+        return ""
+    return f"its key {key.fields[0]!r} is no text"

@@ -7,9 +7,11 @@ looked at by the next step, nor by an aggregate, as with records. So neither fai
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from millwheel.sdk.column_fields import ColumnFields
+import msgspec
+
+from millwheel.sdk.column_fields import ColumnFields, has_plain_default
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.exact_types import behind, is_plain_struct, unless_none
 from millwheel.sdk.expression_columns import columns_for, columns_for_truth, computed, kind_in_columns, truths
@@ -23,12 +25,17 @@ if TYPE_CHECKING:
 
 __all__ = ["ColumnReading", "ColumnRows", "conditions_of", "steps_for"]
 
+_MAX_SHOWN: Final = 80
+"""The most characters of an expression in a reason."""
 
-class ColumnFilter(NamedTuple):
-    """A condition, and the fields that it reads, each with its type."""
 
-    condition: Expression
+class ColumnExpression(NamedTuple):
+    """An expression, with the fields that it reads and their types. As a step it is a filter."""
+
+    expression: Expression
     fields: list[tuple[str, type]]
+    kind: type
+    """The type of what it is."""
 
 
 class ColumnSelection(NamedTuple):
@@ -36,7 +43,7 @@ class ColumnSelection(NamedTuple):
 
     taken: dict[str, tuple[str, type]]
     """By field: the field that it was, with its type."""
-    computed: dict[str, ColumnFilter]
+    computed: dict[str, ColumnExpression]
     """By field: its expression, and what that reads."""
     to: Any
     """The type of the values."""
@@ -73,11 +80,11 @@ class ColumnRows:
                 found[name] = self._column(name if self._names is None else self._names[name], chosen)
         return found
 
-    def filter(self, step: ColumnFilter) -> None:
+    def filter(self, step: ColumnExpression) -> None:
         """Leave the records that pass a filter."""
         import numpy as np
 
-        kept = truths(step.condition, self.fields(name for name, _ in step.fields))
+        kept = truths(step.expression, self.fields(name for name, _ in step.fields))
         if kept.all():
             return
         chosen = np.flatnonzero(kept)  # quicker than by truth values
@@ -87,7 +94,7 @@ class ColumnRows:
     def select(self, step: ColumnSelection) -> None:
         """Take the fields of other values. All are computed: if one fails for a record, its value would, too."""
         made = {
-            name: computed(one.condition, self.fields(field for field, _ in one.fields))
+            name: computed(one.expression, self.fields(field for field, _ in one.fields))
             for name, one in step.computed.items()
         }
         before, names = self._computed, self._names
@@ -101,42 +108,55 @@ class ColumnRows:
 class ColumnReading:
     """The steps between an input and windows, in their order, and where its fields are."""
 
-    def __init__(self, fields: ColumnFields, steps: Sequence[ColumnFilter | ColumnSelection] = ()) -> None:
+    def __init__(self, fields: ColumnFields, steps: Sequence[ColumnExpression | ColumnSelection] = ()) -> None:
         self.steps = steps
         self._fields = fields
         self._read: list[tuple[str, type]] = []
         """The fields of the records that the steps read."""
         self._taken: dict[str, str] | None = None
         """By field of the values that windows get: the field of the records that it is. None: they are the same."""
-        self._computed = frozenset[str]()
-        """The fields of these values that are computed."""
+        self._computed = dict[str, type]()
+        """The fields of these values that are computed, each with its type."""
         for step in steps:
             self._add(step)
 
-    def _add(self, step: ColumnFilter | ColumnSelection) -> None:
-        self._read += self._of_records(_read_by(step)) or ()
-        if isinstance(step, ColumnFilter):
+    def _add(self, step: ColumnExpression | ColumnSelection) -> None:
+        own = self._of_records(_read_by(step))
+        assert not isinstance(own, str), own  # steps_for() has refused it
+        self._read += own
+        if isinstance(step, ColumnExpression):
             return
         before, taken = self._computed, self._taken
-        self._computed = frozenset(step.computed) | {name for name, (was, _) in step.taken.items() if was in before}
+        self._computed = {name: one.kind for name, one in step.computed.items()}
+        self._computed |= {name: before[was] for name, (was, _) in step.taken.items() if was in before}
         self._taken = {
             name: was if taken is None else taken[was] for name, (was, _) in step.taken.items() if was not in before
         }
 
-    def _of_records(self, wanted: Iterable[tuple[str, type]]) -> list[tuple[str, type]] | None:
-        """The fields of the records that some fields of values are. None: one of these has a default."""
-        taken = self._taken
-        found = [(name, kind) for name, kind in wanted if name not in self._computed]
-        if taken is None:
-            return found
-        return [(taken[name], kind) for name, kind in found] if all(name in taken for name, _ in found) else None
+    def _of_records(self, wanted: Iterable[tuple[str, type]]) -> list[tuple[str, type]] | str:
+        """The fields of the records that some fields of values are. A text: why columns do not say one of these.
+
+        A computed field has exactly the type that is wanted, as the column of another field has.
+        """
+        found: list[tuple[str, type]] = []
+        for name, kind in wanted:
+            made = self._computed.get(name)
+            was = name if self._taken is None else self._taken.get(name)
+            if made is not None:
+                if made is not kind:
+                    return f"the field {name!r} of select is {made.__name__}, and an aggregate wants {kind.__name__}"
+            elif was is None:
+                return f"an aggregate reads the field {name!r}, which select leaves at its default"
+            else:
+                found.append((was, kind))
+        return found
 
     def columns_of(self, wanted: Iterable[tuple[str, type]], columns: Mapping[str, type]) -> dict[str, str] | None:
         """By field of the records: the column that has it. It has all fields that are read for those that are wanted.
 
         None: only the values of the records say it. See ``ColumnFields.columns_of``, which has the arguments.
         """
-        if (own := self._of_records(wanted)) is None:
+        if isinstance(own := self._of_records(wanted), str):
             return None
         read = [*self._read, *own]
         names = self._fields.columns_of(read, columns)
@@ -145,9 +165,7 @@ class ColumnReading:
     def problem(self, wanted: Iterable[tuple[str, type]]) -> str:
         """Why no columns have the fields that are wanted and those of the steps. Empty: there may be such columns."""
         own = self._of_records(wanted)
-        if own is None:
-            return "an aggregate reads a field that select leaves at its default"
-        return self._fields.problem([*self._read, *own])
+        return own if isinstance(own, str) else self._fields.problem([*self._read, *own])
 
     def passed(self, rows: ColumnRows) -> ColumnRows:
         """Run the steps.
@@ -158,7 +176,7 @@ class ColumnReading:
         for step in self.steps:
             if not len(rows.places):
                 break
-            if isinstance(step, ColumnFilter):
+            if isinstance(step, ColumnExpression):
                 rows.filter(step)
             else:
                 rows.select(step)
@@ -175,9 +193,11 @@ def conditions_of(condition: Expression) -> list[Expression]:
     return [each for part in condition.parts for each in conditions_of(part)]
 
 
-def steps_for(steps: Iterable[Expression | Selection], record_type: Any) -> list[ColumnFilter | ColumnSelection] | str:
+def steps_for(
+    steps: Iterable[Expression | Selection], record_type: Any
+) -> list[ColumnExpression | ColumnSelection] | str:
     """The steps by columns, from values of a type on. A text: why columns cannot compute one of them."""
-    found: list[ColumnFilter | ColumnSelection] = []
+    found: list[ColumnExpression | ColumnSelection] = []
     known: Container[str] | None = None
     try:
         for step in steps:
@@ -185,7 +205,8 @@ def steps_for(steps: Iterable[Expression | Selection], record_type: Any) -> list
             if isinstance(made, str):
                 return made
             if known is not None and any(field not in known for one in made for field, _ in _read_by(one)):
-                return f"{step!r} reads a field that select leaves at its default"
+                shown = _shown(step) if isinstance(step, Expression) else repr(step)
+                return f"{shown} reads a field that select leaves at its default"
             if isinstance(step, Selection):
                 record_type, known = step.to, step.fields
             found += made
@@ -194,37 +215,46 @@ def steps_for(steps: Iterable[Expression | Selection], record_type: Any) -> list
     return found
 
 
-def _read_by(step: ColumnFilter | ColumnSelection) -> list[tuple[str, type]]:
+def _read_by(step: ColumnExpression | ColumnSelection) -> list[tuple[str, type]]:
     """The fields that a step reads of the values before it, each with its type."""
-    if isinstance(step, ColumnFilter):
+    if isinstance(step, ColumnExpression):
         return step.fields
     return [field for one in step.computed.values() for field in one.fields] + [*step.taken.values()]
 
 
-def _filters(condition: Expression, record_type: Any) -> Sequence[ColumnFilter] | str:
-    found: list[ColumnFilter] = []
+def _filters(condition: Expression, record_type: Any) -> Sequence[ColumnExpression] | str:
+    found: list[ColumnExpression] = []
     for one in conditions_of(condition):
-        if (fields := columns_for_truth(one, record_type)) is None:
-            return f"its filter {one!r} is not of numbers, truth values and comparisons of texts alone"
-        found.append(ColumnFilter(one, fields))
+        fields, kind = columns_for_truth(one, record_type), kind_in_columns(one, record_type)
+        if fields is None or kind is None:
+            return f"its filter {_shown(one)} is not of numbers, truth values and comparisons of texts alone"
+        found.append(ColumnExpression(one, fields, kind))
     return found
 
 
 def _selection(step: Selection, record_type: Any) -> Sequence[ColumnSelection] | str:
-    if not is_plain_struct(step.to):
+    if not is_plain_struct(step.to) or type(step.to) is not type(msgspec.Struct):
         return f"{type_name(step.to)}, which select makes, is no plain struct"
+    for field in msgspec.structs.fields(step.to):
+        if field.name not in step.fields and not has_plain_default(field):  # it may fail for a record
+            return f"a function of {type_name(step.to)} makes the field {field.name!r}, which select leaves out"
     made = ColumnSelection({}, {}, step.to)
     for name, expression in step.fields.items():
         read, kind = columns_for(expression, record_type), kind_in_columns(expression, record_type)
         wanted = type_at(step.to, name)
         if read is None or kind is None:
-            return (
-                f"the field {name!r} of select is of no numbers, truth values and comparisons of texts: {expression!r}"
-            )
+            shown = _shown(expression)
+            return f"the field {name!r} of select is of no numbers, truth values and comparisons of texts: {shown}"
         if kind is not behind(unless_none(wanted) or wanted):
-            return f"the field {name!r} of {type_name(step.to)} is no plain {kind.__name__}, as {expression!r} is"
+            return f"the field {name!r} of {type_name(step.to)} is no plain {kind.__name__}, as {_shown(expression)} is"
         if expression.operator == "col":
             made.taken[name] = read[0]
         else:
-            made.computed[name] = ColumnFilter(expression, read)
+            made.computed[name] = ColumnExpression(expression, read, kind)
     return [made]
+
+
+def _shown(expression: Expression) -> str:
+    """The beginning of an expression, which may have a list of any length."""
+    text = repr(expression)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"

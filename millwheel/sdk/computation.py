@@ -25,7 +25,17 @@ else:
     In = TypeVar("In")
     State = TypeVar("State")
 
-__all__ = ["SAME_AS_INPUT", "Computation", "input_and_state_types", "overrides_migrate", "overrides_timer_hook"]
+__all__ = [
+    "NO_WINDOWS",
+    "SAME_AS_INPUT",
+    "Computation",
+    "input_and_state_types",
+    "overrides_migrate",
+    "overrides_timer_hook",
+]
+
+NO_WINDOWS: Final = "it has no tumbling windows of aggregates"
+"""Why the records of most computations run in hooks."""
 
 SAME_AS_INPUT: Final[Any] = type("SAME_AS_INPUT", (), {"__doc__": "A type that `declared_outputs` may state."})
 """The type of a stream that carries a computation's records unchanged: see `Computation.declared_outputs`."""
@@ -80,8 +90,11 @@ class Computation(ABC, Generic[In, State]):
         return None
 
     def _why_hooks(self) -> str:
-        """Why its records run in hooks. Empty: ``_by_columns`` says how its windows are kept. It overrides both."""
-        return "it has no tumbling windows of aggregates"
+        """Why its records run in hooks. Empty: ``_by_columns`` says how its windows are kept.
+
+        A step that overrides one of the two methods overrides both.
+        """
+        return NO_WINDOWS
 
     def _reads(self) -> str:
         """What it reads from outside, which an update must not change. Steps of the library override it."""

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 from millwheel.model.limits import MAX_VALUE_BYTES
 from millwheel.model.time import LAST_TIMESTAMP, Timestamp
 from millwheel.sdk.context_timers import TimersAndHold
-from millwheel.sdk.effects import ProducedColumns, ProducedRead, Production
+from millwheel.sdk.effects import ProducedColumns, ProducedRead, Production, Targets
 from millwheel.sdk.errors import (
     ProductionTimestampError,
     UndeclaredStreamError,
@@ -189,9 +189,7 @@ class Context(TimersAndHold, Generic[State]):
         except Exception:
             return False
         size = sum(map(len, encoded)) + len(values) * (len(binding.stream) + len(self._key) + _PRODUCTION_BYTES)
-        for consumer, keys in targets:
-            content = len(keys) * len(values) if isinstance(keys, bytes) else sum(map(len, keys))
-            size += content + len(consumer) * len(values)
+        size += _bytes_of(targets, len(values))
         if self._produced + size > most:
             return False
         self._made(size)
@@ -277,16 +275,13 @@ def productions_of(
                 encoded = _encode_up_to(most, encode, values)
             if encoded is None or max(map(len, encoded)) > MAX_VALUE_BYTES:
                 return None
-            targets = [route.targets] * count if isinstance(route, FixedRoute) else list(map(route, values))
-            if not len(encoded) == len(targets) == count:  # map() takes a user's StopIteration for the end
+            targets = route.targets if isinstance(route, FixedRoute) else binding.targets_of(values)
+            if targets is None or len(encoded) != count:
                 return None
         except Exception:
             return None
         size = sum(map(len, encoded)) + sum(map(len, keys)) + count * (len(binding.stream) + _PRODUCTION_BYTES)
-        alike = targets.count(targets[0]) == count
-        for each in targets[:1] if alike else targets:
-            for consumer, key in each:
-                size += (len(consumer) + len(key)) * (count if alike else 1)
+        size += _bytes_of(targets, count)
         if size >= most:
             return None
         scope.produced_bytes += size
@@ -325,6 +320,14 @@ def _produced(scope: Scope, stream: str, at: Timestamp, key: bytes, value: Any) 
         scope.produced_bytes = before
         raise
     return context._productions or []
+
+
+def _bytes_of(targets: Targets, count: int) -> int:
+    """The bytes that are counted for the consumers of so many records, and for the keys there."""
+    size = 0
+    for consumer, keys in targets:
+        size += len(consumer) * count + (len(keys) * count if isinstance(keys, bytes) else sum(map(len, keys)))
+    return size
 
 
 def _encode_each(encode: Callable[[Any], bytes], values: Sequence[Any]) -> list[bytes]:

@@ -14,7 +14,10 @@ import msgspec
 
 from millwheel.model.incarnation import IncarnationId
 
-__all__ = ["ProducedColumns", "ProducedRead", "Production", "TimerSetting", "each_target"]
+__all__ = ["ProducedColumns", "ProducedRead", "Production", "Targets", "TimerSetting", "each_target", "shared_targets"]
+
+Targets = tuple[tuple[IncarnationId, bytes | list[bytes]], ...]
+"""The consumers of many records: each with the key of each record there, or with the one key that all of them have."""
 
 
 class TimerSetting(msgspec.Struct, frozen=True, gc=False):
@@ -43,25 +46,22 @@ class Production(msgspec.Struct, frozen=True, gc=False):
 
 
 class ProducedColumns(msgspec.Struct, frozen=True):
-    """Records of one stream and time, one of each key: columns of equal length. ``targets``: as of a Production."""
+    """Records of one stream and time, one of each key: columns of equal length."""
 
     stream: str
     timestamp: int
     keys: Sequence[bytes]
     values: Sequence[bytes]
-    targets: Sequence[tuple[tuple[IncarnationId, bytes], ...]]
+    targets: Targets
 
 
 class ProducedRead(msgspec.Struct, frozen=True):
-    """Records of one stream that a hook of a source has produced at once: columns of equal length.
-
-    ``targets`` are their consumers. Each has the keys of the records there, or the key that all of them have.
-    """
+    """Records of one stream that a hook of a source has produced at once: columns of equal length."""
 
     stream: str
     values: list[bytes]
     timestamps: Sequence[int]
-    targets: tuple[tuple[IncarnationId, bytes | list[bytes]], ...]
+    targets: Targets
     origin: Any = None
 
     def productions(self) -> list[Production]:
@@ -72,11 +72,21 @@ class ProducedRead(msgspec.Struct, frozen=True):
         return list(map(Production, *of_all))
 
 
-def each_target(
-    targets: Sequence[tuple[IncarnationId, bytes | list[bytes]]], count: int
-) -> Iterable[tuple[tuple[IncarnationId, bytes], ...]]:
+def each_target(targets: Targets, count: int) -> Iterable[tuple[tuple[IncarnationId, bytes], ...]]:
     """The consumers of each of so many records, with its keys there."""
     if not any(isinstance(keys, list) for _, keys in targets):
-        return repeat(tuple(targets), count)  # type: ignore[arg-type]
+        return repeat(targets, count)  # type: ignore[arg-type]
     columns = [zip(repeat(name), keys if isinstance(keys, list) else repeat(keys, count)) for name, keys in targets]
     return zip(*columns, strict=True)
+
+
+def shared_targets(targets: Sequence[tuple[tuple[IncarnationId, bytes], ...]]) -> Targets | None:
+    """The consumers of some records, as columns: what ``each_target`` takes apart. None: they have other consumers.
+
+    >>> shared_targets([(("a.1", b"x"), ("b.1", b"")), (("a.1", b"y"), ("b.1", b""))])
+    (('a.1', [b'x', b'y']), ('b.1', [b'', b'']))
+    """
+    names = [name for name, _ in targets[0]]
+    if any([name for name, _ in each] != names for each in targets):
+        return None
+    return tuple((name, [each[at][1] for each in targets]) for at, name in enumerate(names))

@@ -51,6 +51,9 @@ _NUMBERS: Final = (bool, int, float)
 _MOST: Final = (1 << 63) - 1
 _EXACT: Final = 1 << 53
 """Integers up to it, and their negatives, are exact as floats."""
+_TO_LOOK_UP: Final = 3
+"""If this multiple of the items of ``is_in`` is more than the records, each is looked up in a set. Otherwise a column
+is made of the items, which is then quicker."""
 
 
 class _Operand(NamedTuple):
@@ -158,6 +161,8 @@ def _operand(one: Expression, columns: Mapping[str, Any]) -> _Operand:
     if one.operator == "const":
         (value,) = one.parts
         return _Operand(value, (int(value), int(value)) if isinstance(value, int) else None)
+    if one.operator == "in":
+        return _Operand(_is_in(_operand(one.parts[0], columns), one.parts[1]), (0, 1))
     parts = [_operand(part, columns) for part in one.parts]
     first, last = parts[0], parts[-1]
     if one.operator in _ARITHMETIC:
@@ -205,15 +210,23 @@ def _compared(sign: str, one: _Operand, other: _Operand) -> Any:
     for this, that in ((one, other), (other, one)):
         if that.items is None:  # no field in a column is None
             return np.full(len(this.items), sign == "!=")
-    if isinstance(other.items, tuple):
-        if one.bounds is not None:
-            return np.isin(_integers(one), np.array(other.items, np.int64))
-        return _of_texts("is_in", one.items, other.items)
     if one.bounds is not None and other.bounds is not None:
         return _COMPARISONS[sign](_integers(one), _integers(other))
     if not _is_text(one) and not _is_text(other):
         return _COMPARISONS[sign](_floats(one), _floats(other))
     return _of_texts(_OF_TEXTS[sign], one.items, other.items)
+
+
+def _is_in(one: _Operand, items: Expression) -> Any:
+    """Whether each is one of some items. The cost of a record is bounded, however many items there are."""
+    import numpy as np
+
+    values = items.parts[0]
+    if _TO_LOOK_UP * len(values) > len(one.items):
+        return np.fromiter(map(items.members().__contains__, one.items.tolist()), bool, len(one.items))
+    if one.bounds is not None:
+        return np.isin(_integers(one), np.array(values, np.int64))
+    return _of_texts("is_in", one.items, values)
 
 
 def _of_texts(function: str, *operands: Any) -> Any:

@@ -52,7 +52,7 @@ class Expression:
         True
     """
 
-    __slots__ = ("_made", "_run", "depth", "operator", "parts", "size")
+    __slots__ = ("_made", "_members", "_run", "depth", "operator", "parts", "size")
 
     def __init__(self, operator: str, *parts: Any) -> None:
         """
@@ -67,6 +67,7 @@ class Expression:
         self.size: int = 1 + sum(one.size for one in inner)
         self._made: tuple[Any, Callable[[Any], Any]] | None = None
         self._run: Callable[[Any], Any] | None = None
+        self._members: frozenset[Any] | None = None
         if self.depth > _MAX_DEPTH or self.size > _MAX_SIZE:
             raise UsageError(f"an expression has at most {_MAX_DEPTH} levels and {_MAX_SIZE:,} parts: write a function")
 
@@ -89,6 +90,17 @@ class Expression:
             raise UsageError(f"is_in takes a list of texts or a list of whole numbers, not {items!r:.80}")
         ordered = given if isinstance(items, list | tuple) else sorted(given)  # a set has an order of its process
         return Expression("in", self, Expression("const", tuple(dict.fromkeys(map(_constant, ordered)))))
+
+    def members(self) -> frozenset[Any]:
+        """The items of ``is_in``, if it is their constant. The set is made once: there may be many."""
+        if self._members is None:
+            self._members = frozenset(self.parts[0])
+        return self._members
+
+    @property
+    def is_largest(self) -> bool:
+        """Whether it has as many levels or parts as an expression may have. So none can have it as a part."""
+        return self.depth == _MAX_DEPTH or self.size == _MAX_SIZE
 
     def paths(self) -> list[str]:
         """The paths of the fields that it reads."""

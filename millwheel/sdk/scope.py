@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.limits import MAX_PRODUCTIONS
 from millwheel.model.time import MIN_TIMESTAMP
+from millwheel.sdk.effects import Targets, shared_targets
 
 __all__ = [
     "PAGES_TAG",
@@ -42,8 +43,8 @@ class FixedRoute:
         return self.targets
 
 
-RouteOfAll = Callable[[Sequence[Any]], tuple[tuple[IncarnationId, bytes | list[bytes]], ...]]
-"""The targets of many values: each consumer with the key of each value, or with the one key of all values."""
+RouteOfAll = Callable[[Sequence[Any]], Targets]
+"""The targets of many values."""
 
 
 def route_of_all(
@@ -54,7 +55,7 @@ def route_of_all(
     It raises what an extractor raises. One by one, it is found for which value.
     """
 
-    def route(values: Sequence[Any]) -> tuple[tuple[IncarnationId, bytes | list[bytes]], ...]:
+    def route(values: Sequence[Any]) -> Targets:
         found = [(consumer, list(map(extract, values))) for consumer, extract in keyed]
         if any(len(keys) != len(values) for _, keys in found):  # map() takes a user's StopIteration for the end
             raise ValueError("a function of keys has raised StopIteration")
@@ -67,7 +68,8 @@ class OutputBinding:
     """One output ``stream``, by its full name: ``encode`` a value, and ``route`` it to the consumers' keys.
 
     Each value is also expanded into values of ``derived`` streams, by a function for each of them. ``encode_all`` and
-    ``route_all`` do the same for many values of a source. None: there is no such way, or nothing reads a source here.
+    ``route_all`` do the same for many values, which a source reads or windows result in. None: there is no such way.
+    Only computations that read a source have ``encode_all``.
     """
 
     __slots__ = ("derived", "encode", "encode_all", "route", "route_all", "stream")
@@ -86,6 +88,18 @@ class OutputBinding:
         self.route = route
         self.route_all = route_all
         self.derived: tuple[tuple[OutputBinding, Callable[[Any], Iterable[Any]]], ...] = ()
+
+    def targets_of(self, values: Sequence[Any]) -> Targets | None:
+        """The targets of many values. None: they have other consumers.
+
+        It raises what ``route`` raises for one of them.
+        """
+        if self.route_all is not None:
+            return self.route_all(values)
+        each = list(map(self.route, values))
+        if len(each) != len(values):  # map() takes a user's StopIteration for the end
+            return None
+        return shared_targets(each)
 
 
 class GrowingStates(Protocol):

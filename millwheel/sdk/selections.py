@@ -35,7 +35,7 @@ class Selection:
     def __init__(self, to: Any, given: Mapping[str, Any], record_type: Any) -> None:
         """
         Args:
-            to: A struct or dataclass.
+            to: A struct, a dataclass or another type with named fields.
             given: By field: an expression, or the path of a field. The others are those of the same names.
             record_type: The type of the records. Any: it is not known.
 
@@ -46,9 +46,12 @@ class Selection:
         self.to = to
         self.record_type = record_type
         try:
-            fields = describe_type(to).fields  # type: ignore[attr-defined]  # of a struct or dataclass
+            fields = describe_type(to).fields  # type: ignore[attr-defined]  # of a type with named fields
         except Exception as error:  # msgspec raises many
-            raise UsageError(f"select makes structs and dataclasses, and {type_name(to)} is none ({error})") from error
+            raise UsageError(
+                f"select makes values of structs, dataclasses and other types with named fields, and {type_name(to)} "
+                f"is none ({error})"
+            ) from error
         names = [field.name for field in fields if is_writable(field.name)]
         if unknown := [name for name in given if name not in names]:
             hint = did_you_mean(unknown[0], names)

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from millwheel.model.stream_names import DEAD_LETTERS, full_name
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.codecs import ValueFormat
-from millwheel.sdk.column_plan import column_plan
 from millwheel.sdk.declarations import ComputationDeclaration, StreamKind
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import Problem
@@ -72,18 +71,16 @@ def _stream(plan: Plan, stream: PlannedStream) -> topology_pb2.StreamSpec:
 
 def _computation(plan: Plan, computation: ComputationDeclaration) -> topology_pb2.ComputationSpec:
     options, made = computation.options, computation.computation
-    inputs = sorted(computation.inputs, key=lambda name: full_name(plan.name, name))
-    by_columns = column_plan(computation, inputs, plan.streams)
     return topology_pb2.ComputationSpec(
         name=computation.name,
         implementation=computation.implementation,
         inputs=[
             topology_pb2.InputSpec(
                 stream=full_name(plan.name, name),
-                key=computation.inputs[name].to_proto(plan.streams[name].type),
-                feedback=computation.inputs[name].feedback,
+                key=extractor.to_proto(plan.streams[name].type),
+                feedback=extractor.feedback,
             )
-            for name in inputs
+            for name, extractor in sorted(computation.inputs.items(), key=lambda one: full_name(plan.name, one[0]))
         ],
         outputs=sorted(full_name(plan.name, name) for name in computation.outputs),
         exactly_once=options.exactly_once,
@@ -100,5 +97,4 @@ def _computation(plan: Plan, computation: ComputationDeclaration) -> topology_pb
             made.state_codec if made is not None else None,
             made.state_version if made is not None else 1,
         ),
-        columns=topology_pb2.ColumnPlan(by_hooks=by_columns.by_hooks, by_values=by_columns.by_values.values()),
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, TypeVar
 
 try:
     import pyarrow as pa
@@ -16,10 +17,13 @@ except ModuleNotFoundError as error:
     raise UsageError("tables need pyarrow: install MillWheel with the extra arrow") from error
 
 from millwheel.client.arrow.state import StateColumns
+from millwheel.client.background import BackgroundLoop
 from millwheel.snapshots.location import SnapshotLocation
 from millwheel.snapshots.states import SnapshotStates, find_states
 
 __all__ = ["read_snapshot_state", "write_snapshot_state"]
+
+T = TypeVar("T")
 
 
 def read_snapshot_state(location: str, snapshot: str, computation: str) -> pa.Table:
@@ -49,7 +53,7 @@ def read_snapshot_state(location: str, snapshot: str, computation: str) -> pa.Ta
         columns = StateColumns(computation, found.spec.state)
         return pa.Table.from_batches([one async for one in _batches(found, columns)], columns.schema)
 
-    return asyncio.run(read())
+    return _run(read())
 
 
 def write_snapshot_state(location: str, snapshot: str, computation: str, file: Path) -> int:
@@ -86,12 +90,21 @@ def write_snapshot_state(location: str, snapshot: str, computation: str, file: P
 
     part = file.with_name(f".{file.name}.part")
     try:
-        keys = asyncio.run(write(part))
+        keys = _run(write(part))
         part.replace(file)
     finally:
         with suppress(FileNotFoundError):
             part.unlink()
     return keys
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """Run it in a loop of its own: the caller may be in one, as in a notebook."""
+    loop = BackgroundLoop("millwheel-reading-snapshot")
+    try:
+        return loop.run(work)
+    finally:
+        loop.stop()
 
 
 async def _find(location: str, snapshot: str, computation: str) -> SnapshotStates:

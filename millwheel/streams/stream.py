@@ -127,7 +127,7 @@ class Stream(MissingSteps, Generic[T]):
             [Income(shop='north', euros=2.5)]
 
         Args:
-            to: A struct or dataclass.
+            to: A struct, a dataclass or another type with named fields.
             fields: By field of ``to``: an expression, or the path of a field, such as ``"user.age"``. A field that is
                 not given is that of the same name, if the value has one, or else its default.
 
@@ -180,7 +180,7 @@ class Stream(MissingSteps, Generic[T]):
     def split(self, choose: Callable[[T], bool]) -> tuple[Stream[T], Stream[T]]:
         """Two streams: the records for whose values ``choose`` is true, and the others."""
         others: Any = lambda value: not choose(value)  # noqa: E731
-        if isinstance(choose, Expression) and choose.type_in(self.record_type) is bool:
+        if isinstance(choose, Expression) and choose.type_in(self.record_type) is bool and not choose.is_largest:
             others = ~choose
         return self.filter(choose), self.filter(others)
 

@@ -127,8 +127,8 @@ class Aggregate(Computation[Any, Panes[A]]):
         if self.early or self.allowed_lateness:
             return "early= or allowed_lateness= needs each record"
         if self.aggregator._fold is None:
-            names = ", ".join(map(repr, self.aggregator._without_fold)) or "it"
-            return f"an aggregate has no columns, or is of no int or float: {names}"
+            names = ", ".join(map(repr, self.aggregator._without_fold))
+            return f"an aggregate has no columns, or is of no int or float{names and f': {names}'}"
         return ""
 
     def _by_columns(self) -> ColumnWindows | None:

@@ -67,6 +67,17 @@ class UnpackLate(mw.Computation[Packed, None]):
         ctx.produce(self.output, Item(_ids(packed), packed.a, packed.b, bool(packed.tainted)))
 
 
+class Forward(mw.Computation[Item, None]):
+    """Has results of windows, under keys of its own. It keeps the order of each key's windows."""
+
+    def __init__(self, output: str) -> None:
+        self.output = output
+
+    def process_record(self, ctx: mw.Context[None], record: mw.Record[Item]) -> None:
+        """Forward the result."""
+        ctx.produce(self.output, record.value)
+
+
 class Unpack:
     """Makes a result a record; ``b`` contains the window and the revision. Those of some records fail for a while."""
 
@@ -99,7 +110,8 @@ def add_by_columns(topology: mw.Topology, node: dict[str, Any]) -> None:
     aggregates |= {"records": agg.count(), "mean": agg.mean("number")}
     tumbling = windows.tumbling(mw.Duration(size), offset=mw.Duration(offset))
     aggregator = combined(aggregates).bind(Packed)
-    windowed = windows.Aggregate(tumbling, aggregator, output=output, too_late=late, row=Row(Item, result))
+    results = f"{name}-results" if node["keyed"] else output
+    windowed = windows.Aggregate(tumbling, aggregator, output=results, too_late=late, row=Row(Item, result))
     topology.add(
         Pack(packed, field, node["large"]),
         name=f"{name}-packed",
@@ -107,5 +119,7 @@ def add_by_columns(topology: mw.Topology, node: dict[str, Any]) -> None:
         outputs={packed: Packed},
     )
     topology.add(windowed, name=name, inputs={packed: mw.key("key")})
+    if node["keyed"]:
+        topology.add(Forward(output), name=f"{name}-keyed", inputs={results: mw.key("a")}, outputs={output: Item})
     unpacked = {late: mw.key("key")}
     topology.add(UnpackLate(too_late), name=f"{name}-unpacked-late", inputs=unpacked, outputs={too_late: Item})

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from millwheel.sdk.context import Context
+from millwheel.sdk.scope import OutputBinding
 from millwheel.snapshots import restoring
 from millwheel.worker.interval import entry
+from millwheel.worker.interval.commits import result_runs
 from millwheel.worker.interval.commits.commits import CommitPipeline
 from millwheel.worker.interval.commits.sealing import Sealer
 from millwheel.worker.interval.commits.weak_commits import WeakCommits
@@ -16,7 +18,6 @@ from millwheel.worker.interval.hooks.pane_firing import PaneFiring
 from millwheel.worker.interval.hooks.pane_gate import PaneGate
 from millwheel.worker.interval.hooks.pane_moving import PaneMover
 from millwheel.worker.interval.outbox import dividing
-from millwheel.worker.interval.outbox.flows import ProductionBatch
 from millwheel.worker.interval.panes import changes
 from millwheel.worker.interval.panes.table import PaneTable, WindowPanes
 from millwheel.worker.interval.pump import IntervalPump
@@ -29,6 +30,7 @@ __all__: list[str] = []
 _CORE: Final = "tests/worker/interval/test_panes.py::test_"
 _RESULTS: Final = "tests/worker/interval/test_result_columns.py::test_"
 _READS: Final = "tests/worker/interval/test_read_columns.py::test_"
+_KEYED: Final = "tests/worker/interval/test_keyed_results.py::test_"
 _SCRIPTS: Final = "tests/windows/test_by_columns.py::test_"
 _FEW: Final = "a test shows it by itself, in seconds; seeds were not tried"
 
@@ -391,19 +393,31 @@ rewriting(
     "G1",
     "productions are stated as complete only if nothing between their positions is due to their receiver",
     CommitPipeline,
-    " and outbound.whole",
+    " and outbound.complete",
     "",
 )
 
 rewriting(
-    "parts-sent-again-as-whole",
-    "G1",
-    "what is left of a batch after an ACK gives its positions singly",
-    ProductionBatch.compact,
-    "self.waiting, self.whole = None, False",
-    "self.waiting = None",
+    "gapped-ranges-while-a-mark-stands",
+    "G13",
+    "positions with gaps are stated as complete only while the mark moves, because they keep merged receivers apart",
+    CommitPipeline,
+    "gaps=mark >= old",
+    "gaps=True",
     seeds=0,
-    test=_READS + "a_part_that_is_sent_again_is_not_whole",
+    test=_READS + "reads_have_no_gapped_ranges_while_a_mark_stands_still",
+    why=_FEW,
+)
+
+rewriting(
+    "reads-beside-results-dropped",
+    "G1",
+    "a read is in the runs of its commit or in its rows, also beside results of panes",
+    Sealer.apply,
+    "rows_behind(context, reads_in_runs)",
+    "rows_behind(context, bool(runs))",
+    seeds=0,
+    test=_READS + "a_read_beside_results_of_panes_is_stored_as_rows",
     why=_FEW,
 )
 
@@ -448,9 +462,45 @@ rewriting(
     "G10",
     "weak productions of a source have ids of their own",
     Sealer,
-    "self._setup.config.result_columns and self._setup.program.options.strong",
-    "self._setup.config.result_columns",
+    " and program.options.strong",
+    "",
     seeds=0,
     test=_READS + "weak_reads_have_ids_of_their_own",
+    why=_FEW,
+)
+
+rewriting(
+    "keyed-results-under-one-key",
+    "G8",
+    "each result of a run has its own key at a consumer",
+    result_runs,
+    "keys[0] == keys[-1] and keys.count(keys[0]) == len(keys)",
+    "keys[0] == keys[-1]",
+    seeds=0,
+    test=_KEYED + "keyed_results_reach_the_intervals_of_their_rows",
+    why=_FEW,
+)
+
+rewriting(
+    "results-for-former-consumers",
+    "G1",
+    "a run ends before the first result that has other consumers",
+    result_runs,
+    "taken and _form(made) != _form(taken[0])",
+    "taken and made.stream != taken[0].stream",
+    seeds=0,
+    test=_KEYED + "results_for_a_new_consumer_are_no_part_of_the_run",
+    why=_FEW,
+)
+
+rewriting(
+    "keyed-results-of-a-function-that-stops",
+    "G1",
+    "if the function of a consumer's keys raises for one result, all are made one by one, and that one fails alone",
+    OutputBinding,
+    "if len(each) != len(values):  # map() takes a user's StopIteration for the end",
+    "if False:",
+    seeds=0,
+    test=_RESULTS + "a_result_that_stops_an_iteration_loses_none",
     why=_FEW,
 )

@@ -13,7 +13,7 @@ from millwheel.rpc import deliveries
 from millwheel.rpc.columns import RecordColumns
 from millwheel.sdk import column_plan, column_reading, expression_columns
 from millwheel.sdk.column_fields import ColumnFields
-from millwheel.sdk.column_reading import ColumnRows
+from millwheel.sdk.column_reading import ColumnReading, ColumnRows
 from millwheel.worker.dedup import check, renaming
 from millwheel.worker.dedup.pieces import PositionPiece
 from millwheel.worker.dedup.positions import PositionSource
@@ -391,6 +391,42 @@ rewriting(
     "{name: column[: len(chosen)] for",
     seeds=0,
     test=_FILTERS + "steps_have_the_effects_they_have_on_records",
+    why=_FEW,
+)
+
+rewriting(
+    "computed-fields-of-other-types",
+    "G1",
+    "an aggregate takes a computed field of exactly the type that it wants",
+    ColumnReading,
+    "if made is not kind:",
+    "if False:",
+    seeds=0,
+    test=_FILTERS + "a_computed_field_has_the_type_that_is_wanted",
+    why=_FEW,
+)
+
+rewriting(
+    "defaults-that-are-not-made",
+    "G1",
+    "a record whose value cannot be made, as a default fails, is not added by columns",
+    column_reading,
+    "and not has_plain_default(field)",
+    "and False",
+    seeds=0,
+    test=_FILTERS + "a_value_that_cannot_be_made_is_no_record",
+    why=_FEW,
+)
+
+rewriting(
+    "values-of-refusing-classes",
+    "G1",
+    "a record whose value its class refuses to make is not added by columns",
+    column_reading,
+    " or type(step.to) is not type(msgspec.Struct)",
+    "",
+    seeds=0,
+    test=_FILTERS + "a_value_that_cannot_be_made_is_no_record",
     why=_FEW,
 )
 

@@ -81,6 +81,18 @@ rewriting(
 )
 
 rewriting(
+    "saved-pages-as-keys",
+    "G12",
+    "a reader of a journal takes no page of a growing state for a key",
+    SavedKeys.apply,
+    "if not is_page_key(row[0])",
+    "if True",
+    seeds=0,
+    test="tests/snapshots/test_state_pages.py::test_pages_of_growing_states_are_no_keys",
+    why=_WHY,
+)
+
+rewriting(
     "truncated-while-rows-are-read",
     "G12",
     "a snapshot is void if a journal was truncated while its rows were read",

@@ -34,6 +34,7 @@ CHANGING = {
     "interval split",
     "snapshot create",
     "snapshot restore",
+    "snapshot states",
     "stream produce",
     "topology pause",
     "topology quota",

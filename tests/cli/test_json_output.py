@@ -162,6 +162,7 @@ async def test_every_command_prints_what_the_page_says(
     await run("snapshot list", place)
     for verb in ("show", "verify"):
         await run(f"snapshot {verb}", place, "s")
+    await run("snapshot states", place, "s", "words/count", "--to", str(tmp_path / "states.parquet"))
     await run("snapshot create", "words", "--to", place, "--name", "t")
     await run("snapshot delete", place, "t", "--yes")
     for command in ("pause", "resume", "drain --yes", "cancel --yes"):

@@ -129,13 +129,13 @@ async def test_a_check_of_an_update_tells_what_it_would_delete(cli: Cli, tmp_pat
     await cli("topology", "submit", GOOD)
     renamed = changed(tmp_path, *RENAMED)
     checked = await cli("topology", "validate", renamed, "--update")
-    assert (checked.code, checked.out.splitlines()[0]) == (0, "topology sample is valid")
+    assert (checked.code, checked.out) == (0, "topology sample is valid\n")
     assert checked.err == "adds computation tally, without state\nremoves computation counter: its state is deleted\n"
     as_json = await cli("topology", "validate", renamed, "--update", "-o", "json")
     names = {"added": ["tally"], "removed": ["counter"], "deleted": ["counter"]}
     assert json.loads(as_json.out) == {"problems": [], **names}
     same = await cli("topology", "validate", GOOD, "--update")
-    assert (same.out.splitlines()[0], same.err) == ("topology sample is valid", "")
+    assert (same.out, same.err) == ("topology sample is valid\n", "")
 
 
 async def test_an_update_of_an_unknown_topology_exits_3(cli: Cli) -> None:
@@ -163,9 +163,7 @@ async def test_all_mistakes_of_a_topology_are_reported_at_once_exits_5(cli: Cli,
 
 
 async def test_validate_checks_against_the_cluster_when_asked_to(cli: Cli, tmp_path: Path) -> None:
-    found = await cli("topology", "validate", GOOD, "--remote")
-    assert found.out.splitlines()[0] == "topology sample is valid"
-    assert "it has no tumbling windows of aggregates" in found.out
+    assert (await cli("topology", "validate", GOOD, "--remote")).out == "topology sample is valid\n"
     await cli("topology", "submit", GOOD)
     other = changed(tmp_path, 'source("queries", Query)', 'source("queries", Query, id_slack=5)')
     shown = await cli("topology", "validate", other, "--remote")

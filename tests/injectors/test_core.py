@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -150,6 +151,21 @@ def test_records_go_to_their_intervals_in_order() -> None:
         ("j1", [b"a", b"b"], [b"2", b"4"], [6, 8], [1, 3]),
         ("j2", [b"z"], [b"v1"], [50], [1]),
     ]
+
+
+@pytest.mark.guarantee("G13")
+def test_who_waited_goes_on_when_an_eighth_is_free() -> None:
+    """Else each ACK of a few records lets in as few, and a stream with many consumers has tiny batches for ever."""
+    core = opened(replace(LIMITS, window_records=80, batch_records=4))
+    waiting = deque(sends(add(core, range(80))))
+    free_at_each_ack = []
+    while waiting:
+        waiting.extend(sends(step(core, DeliveryAnswered((waiting.popleft().token,), ACKED), 0)))
+        free_at_each_ack.append((core.room(), core.refills(1)))
+    assert free_at_each_ack[0] == (4, False)
+    assert free_at_each_ack[-1] == (80, True)
+    assert all(goes_on == (room >= 10) for room, goes_on in free_at_each_ack)
+    assert core.refills(40)
 
 
 @pytest.mark.guarantee("G13")

@@ -302,9 +302,11 @@ async def test_a_column_is_no_path_to_a_key(server: DevServer, submit: Submit) -
 
 
 def test_what_is_no_table_is_refused() -> None:
-    for data in ([Order("a", 1)], pd.Series([1]), pa.table({"at": [1]}), pa.table({"number": [1], "time": [1]})):
+    for data in ([Order("a", 1)], pa.table({"at": [1]}), pa.table({"number": [1], "time": [1]})):
         with pytest.raises(UsageError):
             plain_table(data, "at")
+    with pytest.raises(ValueEncodeError, match="what this Series has"):
+        plain_table(pd.Series([1]), "at")
     with pytest.raises(UsageError, match="one name"):
         plain_table(pa.table([[1], [2], [3]], names=["at", "number", "number"]), "at")
 

@@ -10,8 +10,7 @@ import pytest
 
 import millwheel as mw
 from millwheel import agg, windows
-from millwheel.cli.column_use import plain_columns, print_columns
-from millwheel.rpc.v1 import topology_pb2
+from millwheel.cli.column_use import print_columns
 from millwheel.sdk.column_plan import column_plan
 from millwheel.sdk.compiled import compile_computation
 from millwheel.sdk.spec import build_spec
@@ -34,8 +33,18 @@ class Income(msgspec.Struct):
     rank: int = 1
 
 
+class Drawn(msgspec.Struct):
+    shop: str
+    rank: int = msgspec.field(default_factory=int)
+
+
 class Tagged(msgspec.Struct, tag=True):
     shop: str
+
+
+class Flat(msgspec.Struct):
+    shop: str
+    sale: dict[str, str] = {}
 
 
 class Nested(msgspec.Struct):
@@ -67,14 +76,22 @@ BY_VALUES: dict[str, tuple[Build, str]] = {
     ),
     "a default": (
         lambda sales: counted(sales.select(Income, euros=mw.col("price") / 2), n=agg.sum("rank")),
-        "reads a field that select leaves at its default",
+        "reads the field 'rank', which select leaves at its default",
+    ),
+    "another type": (
+        lambda sales: counted(sales.select(Income, euros=mw.col("price") / 2), n=agg.sum("euros", int)),
+        "the field 'euros' of select is float, and an aggregate wants int",
+    ),
+    "a default of a function": (
+        lambda sales: counted(sales.select(Drawn)),
+        "a function of Drawn makes the field 'rank', which select leaves out",
     ),
     "a text": (lambda sales: counted(sales.filter(mw.col("item"))), "its filter col('item') is not"),
     "a key of a number": (lambda sales: counted(sales, "price"), "its key 'price' is no text"),
     "a key of two fields": (lambda sales: counted(sales, "shop", "item"), "its key is no single field"),
     "a function's aggregate": (
         lambda sales: counted(sales, n=agg.count(), dear=agg.count(where=lambda sale: sale.price > 1)),
-        "it calls a function, or reads what is no plain field: 'dear'",
+        "an aggregate calls a function, or reads what is no plain field: 'dear'",
     ),
 }
 BY_HOOKS: dict[str, tuple[Build, str]] = {
@@ -146,6 +163,24 @@ def test_other_types_need_values() -> None:
     assert reasons(topology(counted, Nested))[1]["sales"] == (
         "the field 'sale' of its records is no plain text, number or truth value"
     )
+    assert reasons(topology(counted, dict[str, Any]))[1]["sales"] == (
+        "its stream's type dict[str, Any] is no plain struct"
+    )
+
+
+def test_an_aggregate_without_a_name_is_an_aggregate() -> None:
+    shop = topology(lambda sales: sales.key_by("shop").window(TUMBLING).aggregate("out", agg.distinct("item")))
+    assert reasons(shop)[0] == "an aggregate has no columns, or is of no int or float"
+
+
+def test_a_reason_has_a_bound() -> None:
+    many = mw.col("sale.item").is_in([f"item {number}" for number in range(1_000)])
+    why = reasons(topology(lambda sales: counted(sales.filter(many)), Flat))[1]["sales"]
+    assert why.startswith("its filter col('sale.item').is_in(['item 0', ")
+    assert why.endswith("… is not of numbers, truth values and comparisons of texts alone")
+    assert len(why) < 200
+    named = msgspec.defstruct("S" * 1_000, [("shop", str)], tag=True)
+    assert len(reasons(topology(counted, named))[1]["sales"]) <= 301
 
 
 def test_records_of_a_computation_are_no_tables() -> None:
@@ -155,17 +190,19 @@ def test_records_of_a_computation_are_no_tables() -> None:
     assert reasons(shop, "second")[1] == {"first": "its records come one by one from 'first'"}
 
 
-def test_the_spec_says_it_and_commands_show_it(capsys: pytest.CaptureFixture[str]) -> None:
-    shop = topology(BY_VALUES["a text"][0])
-    (spec,) = build_spec(shop.plan())[0].computations
-    why = "its filter col('item') is not of numbers, truth values and comparisons of texts alone"
-    assert plain_columns(spec) == {
-        "windows": True,
-        "why_not": None,
-        "inputs": [{"stream": "shop/sales", "tables": False, "why_not": why}],
-    }
-    print_columns([spec])
-    assert "windows, and not tables" in capsys.readouterr().out
-    spec.columns.by_hooks = "no reason"
-    assert plain_columns(spec)["windows"] is False  # type: ignore[index]
-    assert plain_columns(topology_pb2.ComputationSpec()) is None
+@pytest.mark.parametrize("build", [build for build, _ in (BY_VALUES | BY_HOOKS).values()])
+def test_no_reason_is_a_part_of_the_spec(build: Build) -> None:
+    """Masters compare whole specs: a reason in other words would make an unchanged program another one."""
+    shop = topology(build)
+    by_hooks, by_values = reasons(shop)
+    spec = build_spec(shop.plan())[0].SerializeToString()
+    assert not [one for one in (by_hooks, *by_values.values()) if one and one.encode() in spec]
+
+
+def test_validate_prints_computations_with_windows(capsys: pytest.CaptureFixture[str]) -> None:
+    print_columns(topology(BY_HOOKS["no windows"][0]).plan())
+    assert capsys.readouterr().out == ""
+    print_columns(topology(BY_HOOKS["sliding windows"][0]).plan())
+    assert "no          its windows are not tumbling, or have a time zone" in capsys.readouterr().out
+    print_columns(topology(BY_VALUES["a text"][0]).plan())
+    assert "out          shop/sales  windows, and not tables  its filter col('item')" in capsys.readouterr().out

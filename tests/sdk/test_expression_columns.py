@@ -123,14 +123,29 @@ def test_what_no_column_says_is_left_to_the_records(written: Any) -> None:
     assert columns_for(written, Bid) is None
 
 
+@pytest.mark.parametrize("count", [1, 2, 50])
+def test_long_lists_are_looked_up_in_a_set(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways have the results of Python. Of a long list, no column is made for a delivery."""
+    texts, numbers = [f"item {number}" for number in range(count)], [*range(1, count + 1)]
+    values = [Bid(f"item {number * 7 % 60}", number * 5 % 60, 0.5, number % 3 == 0, None) for number in range(12)]  # type: ignore[arg-type]
+    columns = columns_of(values)
+    written = [mw.col("item").is_in(texts), mw.col("price").is_in(numbers), mw.col("paid").is_in(numbers)]
+    if count > 12:
+        monkeypatch.setattr("millwheel.rpc.columns.texts_of", lambda _: pytest.fail("a column of all items"))
+    for one in written:
+        assert computed(one, columns).tolist() == [one(value) for value in values]
+    assert written[0].parts[1].members() is written[0].parts[1].members()
+
+
 def test_texts_by_columns_load_no_pandas() -> None:
     pytest.importorskip("pandas")
     program = (
         "import sys, millwheel as mw; from millwheel.rpc.columns import texts_of\n"
         "from millwheel.sdk.expression_columns import computed\n"
         "one = mw.col('a').is_in(['x']) | (mw.col('a') == 'y')\n"
-        "print(computed(one, {'a': texts_of(['x', 'y', 'é'])}).tolist(), 'pandas' in sys.modules)"
+        "print(computed(one, {'a': texts_of(['x', 'y', 'é'])}).tolist(), 'pandas' in sys.modules)\n"
+        "print(computed(one, {'a': texts_of(['x', 'y', 'é', 'z'])}).tolist(), 'pandas' in sys.modules)"
     )
     command = [sys.executable, "-c", program]
     found = subprocess.run(command, capture_output=True, text=True, timeout=patience(30), check=True)
-    assert found.stdout == "[True, True, False] False\n"
+    assert found.stdout == "[True, True, False] False\n[True, True, False, False] False\n"

@@ -10,7 +10,7 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.model.limits import MAX_VALUE_BYTES
 from millwheel.model.time import MAX_TIMESTAMP, Timestamp
 from millwheel.sdk.context import production_of, productions_of
-from millwheel.sdk.effects import Production
+from millwheel.sdk.effects import Production, each_target
 from millwheel.sdk.scope import OutputBinding, Scope
 
 TARGETS = ((IncarnationId("one.1"), b"k"), (IncarnationId("sink.1"), b""))
@@ -62,6 +62,6 @@ def test_many_productions_are_those_of_each(values: list[Any], at: int, room: in
         return
     assert scopes[0].produced_bytes < room
     one_by_one = [one(key, value) for key, value in zip(keys, values, strict=True)]
-    columns = zip(made.values, made.targets, strict=True)
+    columns = zip(made.values, each_target(made.targets, len(values)), strict=False)
     assert [[Production(made.stream, value, made.timestamp, to)] for value, to in columns] == one_by_one
     assert (made.keys, scopes[0].produced_bytes) == (keys, scopes[1].produced_bytes)

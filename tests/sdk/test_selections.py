@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 import pytest
@@ -41,6 +41,11 @@ class Plain:
     dear: bool
 
 
+class Named(TypedDict):
+    shop: str
+    dear: bool
+
+
 SALE = Sale("north", 250, User("ann"))
 
 
@@ -51,6 +56,8 @@ def test_fields_are_taken_over_or_computed() -> None:
     assert selection_of(function) is selected
     assert [selected.source_of(path) for path in ("shop", "name", "euros", "rank")] == ["shop", "user.name", None, None]
     assert Selection(Plain, {"dear": mw.col("cents") > 5}, Sale).function()(SALE) == Plain("north", True)
+    made = Selection(Named, {"dear": mw.col("cents") > 5}, Sale).function()(SALE)
+    assert made == {"shop": "north", "dear": True}
     as_dict = {"shop": "south", "cents": 3}
     assert Selection(Plain, {"dear": mw.col("cents") > 5}, Any).function()(as_dict) == Plain("south", False)
 
@@ -63,7 +70,7 @@ def test_fields_are_taken_over_or_computed() -> None:
         (Income, {"euros": mw.col("price") / 2}, "Sale has no field 'price'"),
         (Income, {"euros": 5}, "euros= takes an expression or the name of a field, not 5: call map"),
         (Income, {"euros": "shop"}, "the field 'euros' of Income is float, and col('shop') is str"),
-        (int, {}, "select makes structs and dataclasses, and int is none"),
+        (int, {}, "structs, dataclasses and other types with named fields, and int is none"),
     ],
 )
 def test_mistakes_are_named(to: Any, given: dict[str, Any], message: str) -> None:

@@ -256,7 +256,6 @@ def test_the_spec_holds_everything_that_was_declared() -> None:
                     schema=record_schema(int),
                 ),
                 straggler_delay_us=1_500_000,
-                columns=topology_pb2.ColumnPlan(by_hooks="it has no tumbling windows of aggregates"),
             )
         ],
     )

@@ -104,6 +104,19 @@ def test_a_row_among_columns_that_is_no_record_is_named(tmp_path: Path, sent: li
         check(server, 20)
 
 
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (pa.array([[("k", 1)], [("k", 1), ("k", 2)]], pa.map_(pa.string(), pa.int64())), "duplicate key was 'k'"),
+        (pa.array([0, 253_402_300_800_000_000], pa.timestamp("us")), "date value out of range"),
+    ],
+    ids=["a-key-twice", "the-year-10000"],
+)
+def test_a_row_without_a_python_value_is_named(other: pa.Array, why: str) -> None:
+    with pytest.raises(RowError, match=rf"the row with id 'trip-1' \(row 1 of partition 0\): .*{why}"):
+        passed(trips(0, 2, k=["x", "y"], other=other), columns=False)
+
+
 # The same rows in both forms.
 
 OPTIONS = SinkOptions("s", "id", "at", any_timestamp=True)

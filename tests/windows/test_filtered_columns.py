@@ -210,6 +210,74 @@ def test_a_default_of_a_selection_needs_values(filters: tuple[Any, ...], monkeyp
     assert found == [("a", 1, 3, 1)]
 
 
+class Made(msgspec.Struct):
+    auction: str
+    price: int
+    weight: float
+    paid: bool
+
+
+OTHER_TYPES = {
+    "float as int": agg.sum("weight", int),
+    "least float as int": agg.min("weight", int),
+    "int as float": agg.max("price", float),
+    "bool as int": agg.max("paid", int),
+    "bool as float": agg.min("paid", float),
+    "sum of bool": agg.sum("paid"),
+}
+
+
+@pytest.mark.guarantee("G1", section="4.2")
+@pytest.mark.parametrize("name", OTHER_TYPES)
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_computed_field_has_the_type_that_is_wanted(name: str, twice: bool) -> None:
+    """Regression: NumPy converted what ``select`` had computed, where a record is refused or keeps its number."""
+    topology = mw.Topology("totals")
+    sales: Any = topology.source("bids", Sale)
+    made = sales.select(Made, price=mw.col("price") + 0, weight=mw.col("weight") * 2, paid=mw.col("price") > 2)
+    keyed = (made.select(Made) if twice else made).key_by("auction").window(windows.tumbling(mw.seconds(10)))
+    keyed.aggregate("totals", n=OTHER_TYPES[name], too_late="late", options={"on_failure": mw.dead_letter(after=1)})
+    rows = [("a", 1, "", 3, 0.75, True, 1, ""), ("b", 2, "", 2**53 + 1, 8.25, True, 1, "")]
+    actions: list[Any] = [("send", rows), ("advance", 11)]
+    assert results(topology, actions, COLUMNS, True, Sale) == results(topology, actions, HOOKS, False, Sale)
+
+
+def failing() -> int:
+    raise ValueError("no default")
+
+
+class Defaulted(msgspec.Struct):
+    auction: str
+    price: int
+    made: int = msgspec.field(default_factory=failing)
+
+
+class Refusing(type(msgspec.Struct)):  # type: ignore[misc]  # msgspec's metaclass has no name in its stubs
+    def __call__(cls, *arguments: Any, **given: Any) -> Any:
+        if given["price"] < 5:
+            raise ValueError("too cheap")
+        return super().__call__(*arguments, **given)
+
+
+class Refused(msgspec.Struct, metaclass=Refusing):
+    auction: str
+    price: int
+
+
+@pytest.mark.guarantee("G1", section="4.2")
+@pytest.mark.parametrize("to", [Defaulted, Refused])
+def test_a_value_that_cannot_be_made_is_no_record(to: Any) -> None:
+    """Regression: windows by columns counted records whose values a function or a class of the user's refuses."""
+    topology = mw.Topology("totals")
+    keyed = topology.source("bids", Sale).select(to).key_by("auction").window(windows.tumbling(mw.seconds(10)))
+    keyed.aggregate("totals", n=agg.count(), too_late="late", options={"on_failure": mw.dead_letter(after=1)})
+    rows = [("a", 1, "", 3, 0.5, True, 1, ""), ("b", 2, "", 7, 0.5, True, 1, "")]
+    actions: list[Any] = [("send", rows), ("advance", 11)]
+    found = results(topology, actions, COLUMNS, True, Sale)
+    assert found == results(topology, actions, HOOKS, False, Sale)
+    assert found[1]["dead_letters"] > 0
+
+
 @pytest.mark.parametrize("filters", [(lambda sale: sale.price != 0,), (mw.col("item"), mw.col("price"))])
 def test_other_filters_read_values(filters: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     count, found = made(program(*filters), monkeypatch, PLAIN)
@@ -223,3 +291,28 @@ def test_both_parts_of_a_split_need_no_values(monkeypatch: pytest.MonkeyPatch) -
         windowed = part.key_by("auction").window(windows.tumbling(mw.seconds(10)))
         windowed.aggregate(name, n=agg.count(), worth=agg.max("price"), paid=agg.count())
     assert made(topology, monkeypatch, PLAIN) == (0, [("b", 1, 0, 1)])
+
+
+def all_of(conditions: list[Any]) -> Any:
+    """They are joined in pairs, so there are few levels."""
+    half = len(conditions) // 2
+    return conditions[0] if not half else all_of(conditions[:half]) & all_of(conditions[half:])
+
+
+LARGEST = {
+    "levels": sum([1] * 98, start=mw.col("price")) > 100,
+    "parts": ~all_of([mw.col("price") > number for number in range(250)]),
+}
+
+
+@pytest.mark.parametrize("name", LARGEST)
+def test_the_largest_expression_can_be_split(name: str) -> None:
+    """Regression: the other stream's filter has one level and one part more, which no expression may have."""
+    topology = mw.Topology("totals")
+    for part, output in zip(topology.source("bids", Sale).split(LARGEST[name]), ("one", "other"), strict=True):
+        part.key_by("auction").window(windows.tumbling(mw.seconds(10))).aggregate(output, n=agg.count())
+    with TopologyHarness(topology, now=mw.Timestamp(NOON)) as harness:
+        for price in (1, 500):
+            harness.send("bids", Sale("a", "tea", price, 0.5, True), timestamp=mw.Timestamp(NOON))
+        harness.finish()
+        assert [[one.n for one in harness.values(output)] for output in ("one", "other")] == [[1], [1]]

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from millwheel.model.incarnation import IncarnationId
-from millwheel.sdk.effects import each_target
+from millwheel.sdk.effects import Targets, each_target
 from millwheel.store.contract import CorruptValueError
 from millwheel.worker.interval.panes.changes import PaneChange
 
@@ -64,13 +64,13 @@ InheritedRow = tuple[str, ProductionRow]
 class ProductionRun(msgspec.Struct, array_like=True, frozen=True):
     """Productions of one stream for the same consumers, at positions that follow one another: columns of equal length.
 
-    What a source has read may have keys at its consumers, one of each production. Results of windows have none there.
+    What a source has read, and the results of windows, may have keys at their consumers, one of each production.
     """
 
     position: int
     """The position of the first one."""
     stream: str
-    targets: tuple[tuple[IncarnationId, bytes | list[bytes]], ...]
+    targets: Targets
     """[(consumer, key)]: the key there of all productions, or a list with that of each."""
     producers: list[bytes | tuple[int, bytes]]
     """The producing key of one, or (number, key) of so many that follow one another."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from millwheel.model.page_keys import is_page_key
 from millwheel.store.contract import CorruptValueError, PartId
 from millwheel.worker.id_segments import SEGMENT_PART
 from millwheel.worker.interval.commits.base_parts import (
@@ -40,8 +41,8 @@ class SavedKeys:
     """States that changed above the truncation point, and all timers, holds and panes of one journal.
 
     Invariant: after the base and the entries up to a commit, a key's state is that in ``states``, or that of its row if
-    it is not there. All else is here alone. Who may break it: a kind of part or entry that has values of keys, and that
-    only ``recovery.py`` reads.
+    it is not there. All else is here alone. Pages of growing states are left out: they are no keys. Who may break it: a
+    kind of part or entry that has values of keys, and that only ``recovery.py`` reads.
     """
 
     def __init__(self, parts: Mapping[PartId, bytes], where: str) -> None:
@@ -86,7 +87,7 @@ class SavedKeys:
         Raises:
             CorruptValueError: It contradicts what is before it.
         """
-        self.states.update(entry.states)
+        self.states.update(row for row in entry.states if not is_page_key(row[0]))
         for key, hold in entry.holds:
             if hold is None:
                 self.holds.pop(key, None)

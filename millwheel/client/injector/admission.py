@@ -211,7 +211,7 @@ class RecordAdmission:
                 await session.membership.wake()
             elif not core.fits(count):
                 with self.waits.waiting(RoomCause.WINDOW):
-                    await session.until(lambda: core.fits(count), newest=newest)
+                    await session.until(lambda: core.refills(count), newest=newest)
             else:
                 with self.waits.waiting(RoomCause.SKEW):
                     await session.until(lambda: not core.throttled(newest), newest=newest)

@@ -158,6 +158,15 @@ class InjectorCore:
         half = self.limits.window_records // max(1, consumers) // 2
         return self.room() >= max(1, min(count, half))
 
+    def refills(self, count: int) -> bool:
+        """Whether a sender that waits for room goes on: an eighth of the window is free, or all that it asks for.
+
+        Each ACK of one consumer frees little. If that let a sender go on, a stream with many consumers would get
+        batches of a few records for ever, because each of those makes ACKs of as few.
+        """
+        consumers = len(self.routing.consumers) if self.routing is not None else 0
+        return self.fits(max(count, self.limits.window_records // max(1, consumers) // 8))
+
     def throttled(self, newest: int) -> bool:
         """Whether a record with the timestamp ``newest`` has to wait for the low watermark (8.4).
 

@@ -24,19 +24,19 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bmillwheel/v1/topology.proto\x12\x0cmillwheel.v1\"\xa7\x01\n\x0cTopologySpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x07streams\x18\x02 \x03(\x0b\x32\x18.millwheel.v1.StreamSpec\x12\x33\n\x0c\x63omputations\x18\x03 \x03(\x0b\x32\x1d.millwheel.v1.ComputationSpec\x12)\n\x04\x63ode\x18\x04 \x01(\x0b\x32\x1b.millwheel.v1.CodeReference\"G\n\rCodeReference\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x13\n\x0b\x65ntry_point\x18\x02 \x01(\t\x12\x11\n\tsignature\x18\x03 \x01(\x0c\"\xa0\x02\n\nStreamSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0brecord_type\x18\x02 \x01(\t\x12)\n\x06\x66ormat\x18\x03 \x01(\x0e\x32\x19.millwheel.v1.ValueFormat\x12\x10\n\x08injected\x18\x04 \x01(\x08\x12\x13\n\x0bid_slack_us\x18\x05 \x01(\x03\x12\x1a\n\x12\x65xpected_injectors\x18\x06 \x03(\t\x12*\n\tretention\x18\x07 \x01(\x0b\x32\x17.millwheel.v1.Retention\x12\x17\n\x0f\x61llowed_skew_us\x18\x08 \x01(\x03\x12\x10\n\x08\x65xternal\x18\t \x01(\x08\x12*\n\x06schema\x18\n \x01(\x0b\x32\x1a.millwheel.v1.RecordSchema\"7\n\x0cRecordSchema\x12\'\n\x05types\x18\x01 \x03(\x0b\x32\x18.millwheel.v1.TypeSchema\"e\n\nTypeSchema\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\r\n\x05parts\x18\x02 \x03(\r\x12)\n\x06\x66ields\x18\x03 \x03(\x0b\x32\x19.millwheel.v1.FieldSchema\x12\x0f\n\x07options\x18\x04 \x01(\x0c\";\n\x0b\x46ieldSchema\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\r\x12\x10\n\x08optional\x18\x03 \x01(\x08\"2\n\tRetention\x12\x12\n\nmax_age_us\x18\x01 \x01(\x03\x12\x11\n\tmax_bytes\x18\x02 \x01(\x03\"\xf5\x03\n\x0f\x43omputationSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0eimplementation\x18\x02 \x01(\t\x12\'\n\x06inputs\x18\x03 \x03(\x0b\x32\x17.millwheel.v1.InputSpec\x12\x0f\n\x07outputs\x18\x04 \x03(\t\x12\x14\n\x0c\x65xactly_once\x18\x05 \x01(\x08\x12\x1a\n\x12strong_productions\x18\x06 \x01(\x08\x12-\n\x0blate_policy\x18\x07 \x01(\x0e\x32\x18.millwheel.v1.LatePolicy\x12\x13\n\x0blate_stream\x18\x08 \x01(\t\x12\x33\n\x0e\x66\x61ilure_policy\x18\t \x01(\x0b\x32\x1b.millwheel.v1.FailurePolicy\x12\x12\n\nstate_type\x18\n \x01(\t\x12\x1a\n\x12straggler_delay_us\x18\x0b \x01(\x03\x12)\n\x04\x63ode\x18\x0c \x01(\x0b\x32\x1b.millwheel.v1.CodeReference\x12(\n\x05state\x18\r \x01(\x0b\x32\x19.millwheel.v1.StateSchema\x12\x18\n\x10\x62\x65gins_by_itself\x18\x0e \x01(\x08\x12\r\n\x05reads\x18\x0f \x01(\t\x12)\n\x07\x63olumns\x18\x10 \x01(\x0b\x32\x18.millwheel.v1.ColumnPlan\"1\n\nColumnPlan\x12\x10\n\x08\x62y_hooks\x18\x01 \x01(\t\x12\x11\n\tby_values\x18\x02 \x03(\t\"\xd6\x01\n\x0bStateSchema\x12)\n\x06\x66ormat\x18\x01 \x01(\x0e\x32\x19.millwheel.v1.ValueFormat\x12(\n\x06\x66ields\x18\x02 \x03(\x0b\x32\x18.millwheel.v1.StateField\x12\x0f\n\x07version\x18\x03 \x01(\r\x12\x35\n\x0b\x63onversions\x18\x04 \x03(\x0b\x32 .millwheel.v1.ElementConversions\x12*\n\x06schema\x18\x05 \x01(\x0b\x32\x1a.millwheel.v1.RecordSchema\"W\n\x12\x45lementConversions\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\x32\n\tfunctions\x18\x02 \x03(\x0b\x32\x1f.millwheel.v1.ElementConversion\"J\n\x11\x45lementConversion\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x05takes\x18\x02 \x03(\x0b\x32\x18.millwheel.v1.StateField\":\n\nStateField\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x10\n\x08optional\x18\x03 \x01(\x08\"Q\n\tInputSpec\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\"\n\x03key\x18\x02 \x01(\x0b\x32\x15.millwheel.v1.KeySpec\x12\x10\n\x08\x66\x65\x65\x64\x62\x61\x63k\x18\x03 \x01(\x08\"9\n\x07KeySpec\x12\x0e\n\x06\x66ields\x18\x01 \x03(\t\x12\x10\n\x08\x66unction\x18\x02 \x01(\t\x12\x0c\n\x04\x63ode\x18\x03 \x01(\t\"\x86\x01\n\rFailurePolicy\x12+\n\x06\x61\x63tion\x18\x01 \x01(\x0e\x32\x1b.millwheel.v1.FailureAction\x12\x14\n\x0cmax_attempts\x18\x02 \x01(\x05\x12\x1a\n\x12initial_backoff_us\x18\x03 \x01(\x03\x12\x16\n\x0emax_backoff_us\x18\x04 \x01(\x03*\x8f\x01\n\x0bValueFormat\x12\x1c\n\x18VALUE_FORMAT_UNSPECIFIED\x10\x00\x12\x18\n\x14VALUE_FORMAT_MSGPACK\x10\x01\x12\x19\n\x15VALUE_FORMAT_PROTOBUF\x10\x02\x12\x14\n\x10VALUE_FORMAT_RAW\x10\x03\x12\x17\n\x13VALUE_FORMAT_CUSTOM\x10\x04*p\n\nLatePolicy\x12\x1b\n\x17LATE_POLICY_UNSPECIFIED\x10\x00\x12\x17\n\x13LATE_POLICY_PROCESS\x10\x01\x12\x14\n\x10LATE_POLICY_DROP\x10\x02\x12\x16\n\x12LATE_POLICY_DIVERT\x10\x03*\x82\x01\n\rFailureAction\x12\x1e\n\x1a\x46\x41ILURE_ACTION_UNSPECIFIED\x10\x00\x12\x18\n\x14\x46\x41ILURE_ACTION_RETRY\x10\x01\x12\x1e\n\x1a\x46\x41ILURE_ACTION_DEAD_LETTER\x10\x02\x12\x17\n\x13\x46\x41ILURE_ACTION_STOP\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bmillwheel/v1/topology.proto\x12\x0cmillwheel.v1\"\xa7\x01\n\x0cTopologySpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x07streams\x18\x02 \x03(\x0b\x32\x18.millwheel.v1.StreamSpec\x12\x33\n\x0c\x63omputations\x18\x03 \x03(\x0b\x32\x1d.millwheel.v1.ComputationSpec\x12)\n\x04\x63ode\x18\x04 \x01(\x0b\x32\x1b.millwheel.v1.CodeReference\"G\n\rCodeReference\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x13\n\x0b\x65ntry_point\x18\x02 \x01(\t\x12\x11\n\tsignature\x18\x03 \x01(\x0c\"\xa0\x02\n\nStreamSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0brecord_type\x18\x02 \x01(\t\x12)\n\x06\x66ormat\x18\x03 \x01(\x0e\x32\x19.millwheel.v1.ValueFormat\x12\x10\n\x08injected\x18\x04 \x01(\x08\x12\x13\n\x0bid_slack_us\x18\x05 \x01(\x03\x12\x1a\n\x12\x65xpected_injectors\x18\x06 \x03(\t\x12*\n\tretention\x18\x07 \x01(\x0b\x32\x17.millwheel.v1.Retention\x12\x17\n\x0f\x61llowed_skew_us\x18\x08 \x01(\x03\x12\x10\n\x08\x65xternal\x18\t \x01(\x08\x12*\n\x06schema\x18\n \x01(\x0b\x32\x1a.millwheel.v1.RecordSchema\"7\n\x0cRecordSchema\x12\'\n\x05types\x18\x01 \x03(\x0b\x32\x18.millwheel.v1.TypeSchema\"e\n\nTypeSchema\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\r\n\x05parts\x18\x02 \x03(\r\x12)\n\x06\x66ields\x18\x03 \x03(\x0b\x32\x19.millwheel.v1.FieldSchema\x12\x0f\n\x07options\x18\x04 \x01(\x0c\";\n\x0b\x46ieldSchema\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\r\x12\x10\n\x08optional\x18\x03 \x01(\x08\"2\n\tRetention\x12\x12\n\nmax_age_us\x18\x01 \x01(\x03\x12\x11\n\tmax_bytes\x18\x02 \x01(\x03\"\xca\x03\n\x0f\x43omputationSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0eimplementation\x18\x02 \x01(\t\x12\'\n\x06inputs\x18\x03 \x03(\x0b\x32\x17.millwheel.v1.InputSpec\x12\x0f\n\x07outputs\x18\x04 \x03(\t\x12\x14\n\x0c\x65xactly_once\x18\x05 \x01(\x08\x12\x1a\n\x12strong_productions\x18\x06 \x01(\x08\x12-\n\x0blate_policy\x18\x07 \x01(\x0e\x32\x18.millwheel.v1.LatePolicy\x12\x13\n\x0blate_stream\x18\x08 \x01(\t\x12\x33\n\x0e\x66\x61ilure_policy\x18\t \x01(\x0b\x32\x1b.millwheel.v1.FailurePolicy\x12\x12\n\nstate_type\x18\n \x01(\t\x12\x1a\n\x12straggler_delay_us\x18\x0b \x01(\x03\x12)\n\x04\x63ode\x18\x0c \x01(\x0b\x32\x1b.millwheel.v1.CodeReference\x12(\n\x05state\x18\r \x01(\x0b\x32\x19.millwheel.v1.StateSchema\x12\x18\n\x10\x62\x65gins_by_itself\x18\x0e \x01(\x08\x12\r\n\x05reads\x18\x0f \x01(\t\"\xd6\x01\n\x0bStateSchema\x12)\n\x06\x66ormat\x18\x01 \x01(\x0e\x32\x19.millwheel.v1.ValueFormat\x12(\n\x06\x66ields\x18\x02 \x03(\x0b\x32\x18.millwheel.v1.StateField\x12\x0f\n\x07version\x18\x03 \x01(\r\x12\x35\n\x0b\x63onversions\x18\x04 \x03(\x0b\x32 .millwheel.v1.ElementConversions\x12*\n\x06schema\x18\x05 \x01(\x0b\x32\x1a.millwheel.v1.RecordSchema\"W\n\x12\x45lementConversions\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\x32\n\tfunctions\x18\x02 \x03(\x0b\x32\x1f.millwheel.v1.ElementConversion\"J\n\x11\x45lementConversion\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x05takes\x18\x02 \x03(\x0b\x32\x18.millwheel.v1.StateField\":\n\nStateField\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x10\n\x08optional\x18\x03 \x01(\x08\"Q\n\tInputSpec\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\"\n\x03key\x18\x02 \x01(\x0b\x32\x15.millwheel.v1.KeySpec\x12\x10\n\x08\x66\x65\x65\x64\x62\x61\x63k\x18\x03 \x01(\x08\"9\n\x07KeySpec\x12\x0e\n\x06\x66ields\x18\x01 \x03(\t\x12\x10\n\x08\x66unction\x18\x02 \x01(\t\x12\x0c\n\x04\x63ode\x18\x03 \x01(\t\"\x86\x01\n\rFailurePolicy\x12+\n\x06\x61\x63tion\x18\x01 \x01(\x0e\x32\x1b.millwheel.v1.FailureAction\x12\x14\n\x0cmax_attempts\x18\x02 \x01(\x05\x12\x1a\n\x12initial_backoff_us\x18\x03 \x01(\x03\x12\x16\n\x0emax_backoff_us\x18\x04 \x01(\x03*\x8f\x01\n\x0bValueFormat\x12\x1c\n\x18VALUE_FORMAT_UNSPECIFIED\x10\x00\x12\x18\n\x14VALUE_FORMAT_MSGPACK\x10\x01\x12\x19\n\x15VALUE_FORMAT_PROTOBUF\x10\x02\x12\x14\n\x10VALUE_FORMAT_RAW\x10\x03\x12\x17\n\x13VALUE_FORMAT_CUSTOM\x10\x04*p\n\nLatePolicy\x12\x1b\n\x17LATE_POLICY_UNSPECIFIED\x10\x00\x12\x17\n\x13LATE_POLICY_PROCESS\x10\x01\x12\x14\n\x10LATE_POLICY_DROP\x10\x02\x12\x16\n\x12LATE_POLICY_DIVERT\x10\x03*\x82\x01\n\rFailureAction\x12\x1e\n\x1a\x46\x41ILURE_ACTION_UNSPECIFIED\x10\x00\x12\x18\n\x14\x46\x41ILURE_ACTION_RETRY\x10\x01\x12\x1e\n\x1a\x46\x41ILURE_ACTION_DEAD_LETTER\x10\x02\x12\x17\n\x13\x46\x41ILURE_ACTION_STOP\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'millwheel.v1.topology_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_VALUEFORMAT']._serialized_start=2129
-  _globals['_VALUEFORMAT']._serialized_end=2272
-  _globals['_LATEPOLICY']._serialized_start=2274
-  _globals['_LATEPOLICY']._serialized_end=2386
-  _globals['_FAILUREACTION']._serialized_start=2389
-  _globals['_FAILUREACTION']._serialized_end=2519
+  _globals['_VALUEFORMAT']._serialized_start=2035
+  _globals['_VALUEFORMAT']._serialized_end=2178
+  _globals['_LATEPOLICY']._serialized_start=2180
+  _globals['_LATEPOLICY']._serialized_end=2292
+  _globals['_FAILUREACTION']._serialized_start=2295
+  _globals['_FAILUREACTION']._serialized_end=2425
   _globals['_TOPOLOGYSPEC']._serialized_start=46
   _globals['_TOPOLOGYSPEC']._serialized_end=213
   _globals['_CODEREFERENCE']._serialized_start=215
@@ -52,21 +52,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RETENTION']._serialized_start=800
   _globals['_RETENTION']._serialized_end=850
   _globals['_COMPUTATIONSPEC']._serialized_start=853
-  _globals['_COMPUTATIONSPEC']._serialized_end=1354
-  _globals['_COLUMNPLAN']._serialized_start=1356
-  _globals['_COLUMNPLAN']._serialized_end=1405
-  _globals['_STATESCHEMA']._serialized_start=1408
-  _globals['_STATESCHEMA']._serialized_end=1622
-  _globals['_ELEMENTCONVERSIONS']._serialized_start=1624
-  _globals['_ELEMENTCONVERSIONS']._serialized_end=1711
-  _globals['_ELEMENTCONVERSION']._serialized_start=1713
-  _globals['_ELEMENTCONVERSION']._serialized_end=1787
-  _globals['_STATEFIELD']._serialized_start=1789
-  _globals['_STATEFIELD']._serialized_end=1847
-  _globals['_INPUTSPEC']._serialized_start=1849
-  _globals['_INPUTSPEC']._serialized_end=1930
-  _globals['_KEYSPEC']._serialized_start=1932
-  _globals['_KEYSPEC']._serialized_end=1989
-  _globals['_FAILUREPOLICY']._serialized_start=1992
-  _globals['_FAILUREPOLICY']._serialized_end=2126
+  _globals['_COMPUTATIONSPEC']._serialized_end=1311
+  _globals['_STATESCHEMA']._serialized_start=1314
+  _globals['_STATESCHEMA']._serialized_end=1528
+  _globals['_ELEMENTCONVERSIONS']._serialized_start=1530
+  _globals['_ELEMENTCONVERSIONS']._serialized_end=1617
+  _globals['_ELEMENTCONVERSION']._serialized_start=1619
+  _globals['_ELEMENTCONVERSION']._serialized_end=1693
+  _globals['_STATEFIELD']._serialized_start=1695
+  _globals['_STATEFIELD']._serialized_end=1753
+  _globals['_INPUTSPEC']._serialized_start=1755
+  _globals['_INPUTSPEC']._serialized_end=1836
+  _globals['_KEYSPEC']._serialized_start=1838
+  _globals['_KEYSPEC']._serialized_end=1895
+  _globals['_FAILUREPOLICY']._serialized_start=1898
+  _globals['_FAILUREPOLICY']._serialized_end=2032
 # @@protoc_insertion_point(module_scope)

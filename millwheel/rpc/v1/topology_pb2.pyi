@@ -363,7 +363,6 @@ class ComputationSpec(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     BEGINS_BY_ITSELF_FIELD_NUMBER: _builtins.int
     READS_FIELD_NUMBER: _builtins.int
-    COLUMNS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     implementation: _builtins.str
     """"module:class", for describe and error messages."""
@@ -396,10 +395,6 @@ class ComputationSpec(_message.Message):
     def state(self) -> Global___StateSchema:
         """The form of the stored state. The master uses it to check whether a new version can read the state."""
 
-    @_builtins.property
-    def columns(self) -> Global___ColumnPlan:
-        """What a worker may do by columns. Absent in specs of older versions."""
-
     def __init__(
         self,
         *,
@@ -418,45 +413,14 @@ class ComputationSpec(_message.Message):
         state: Global___StateSchema | None = ...,
         begins_by_itself: _builtins.bool = ...,
         reads: _builtins.str = ...,
-        columns: Global___ColumnPlan | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "columns", b"columns", "failure_policy", b"failure_policy", "state", b"state"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "failure_policy", b"failure_policy", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begins_by_itself", b"begins_by_itself", "code", b"code", "columns", b"columns", "exactly_once", b"exactly_once", "failure_policy", b"failure_policy", "implementation", b"implementation", "inputs", b"inputs", "late_policy", b"late_policy", "late_stream", b"late_stream", "name", b"name", "outputs", b"outputs", "reads", b"reads", "state", b"state", "state_type", b"state_type", "straggler_delay_us", b"straggler_delay_us", "strong_productions", b"strong_productions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begins_by_itself", b"begins_by_itself", "code", b"code", "exactly_once", b"exactly_once", "failure_policy", b"failure_policy", "implementation", b"implementation", "inputs", b"inputs", "late_policy", b"late_policy", "late_stream", b"late_stream", "name", b"name", "outputs", b"outputs", "reads", b"reads", "state", b"state", "state_type", b"state_type", "straggler_delay_us", b"straggler_delay_us", "strong_productions", b"strong_productions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ComputationSpec: _TypeAlias = ComputationSpec  # noqa: Y015
-
-@_typing.final
-class ColumnPlan(_message.Message):
-    """What of a computation's work a worker may do by columns, as far as declarations show it. It has no effect."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    BY_HOOKS_FIELD_NUMBER: _builtins.int
-    BY_VALUES_FIELD_NUMBER: _builtins.int
-    by_hooks: _builtins.str
-    """Why its records run in hooks, one by one. Empty: its windows may be kept by columns."""
-    @_builtins.property
-    def by_values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """For each of the inputs, in their order: why the rows of a table become values, one by one. Empty: its columns are
-        read. Absent if the records run in hooks.
-        """
-
-    def __init__(
-        self,
-        *,
-        by_hooks: _builtins.str = ...,
-        by_values: _abc.Iterable[_builtins.str] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_hooks", b"by_hooks", "by_values", b"by_values"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ColumnPlan: _TypeAlias = ColumnPlan  # noqa: Y015
 
 @_typing.final
 class StateSchema(_message.Message):

@@ -69,9 +69,6 @@ class BatchComputation(Computation[In, State], Generic[In, State]):
         result: None = BatchProgram(self, {}, {}, {}).process_record(ctx, record)
         return result
 
-    def _why_hooks(self) -> str:
-        return "it has no windows: its hook gets many records at once"
-
     if not TYPE_CHECKING:
 
         def __class_getitem__(cls, arguments: Any) -> Any:

@@ -49,11 +49,13 @@ class IntervalDriver(SingleCoreDriver[Any, Any]):
         accepted: int = MIN_TIMESTAMP,
         keep: Callable[[tuple[str, str]], bool] | None = None,
         outputs: Mapping[str, Any] | None = None,
+        locate: Callable[[IncarnationId, bytes], str] | None = None,
         **options: Any,
     ) -> None:
         """``accepted``: the watermark that the authority says it has broadcast for these keys.
 
-        ``keep``: a filter before the computation. ``outputs``: other outputs.
+        ``keep``: a filter before the computation. ``outputs``: other outputs. ``locate``: the journal of a consumer's
+        interval that has a key.
         """
         super().__init__(now=1_000_000)
         topology = mw.Topology("test")
@@ -71,7 +73,7 @@ class IntervalDriver(SingleCoreDriver[Any, Any]):
             IncarnationId("test.1"), "test.1.j1", keys, 7, frozenset({INJECTOR}), {},
             settings=settings or IntervalSettings(), parents=tuple(one.parent for one in parents),
         )  # fmt: skip
-        self.core = IntervalCore(config, program, bindings, lambda consumer, key: f"{consumer}.j", meter)
+        self.core = IntervalCore(config, program, bindings, locate or (lambda consumer, key: f"{consumer}.j"), meter)
         self.state = self.core.state
         self.entries = list(entries or [])
         self.parts = dict(parts or {})

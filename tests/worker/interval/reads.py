@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 import millwheel as mw
 from millwheel.model.incarnation import IncarnationId
@@ -40,3 +41,13 @@ def keyed_by_end(driver: DriverT) -> DriverT:
     binding.route = lambda value: ((CONSUMERS[0], key(value)),)
     binding.route_all = route_of_all([(CONSUMERS[0], key)])
     return driver
+
+
+def locate(cuts: list[bytes], missing: frozenset[int] = frozenset()) -> Callable[[Any, bytes], str]:
+    """Intervals that begin at the cuts. Those that are ``missing`` have no owner yet."""
+
+    def journal(consumer: Any, key: bytes) -> str:
+        number = sum(cut <= key for cut in cuts)
+        return "" if number in missing else f"{consumer}.j{number}"
+
+    return journal

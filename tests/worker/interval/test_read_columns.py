@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -12,31 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millwheel.model.incarnation import IncarnationId
-from millwheel.sdk.effects import ProducedRead
+from millwheel.sdk.context import Context
+from millwheel.sdk.effects import ProducedRead, Production
 from millwheel.store.contract import CorruptValueError
 from millwheel.worker.dedup import OpaqueIds, PositionIds
+from millwheel.worker.interval.commits import commits
 from millwheel.worker.interval.commits.read_runs import runs_of_reads
+from millwheel.worker.interval.commits.sealing import Sealed, Sealer
 from millwheel.worker.interval.entry import IntervalEntry, ProductionRow, ProductionRun, decode_entry, encode
+from millwheel.worker.interval.hooks.runner import HookBatch
 from millwheel.worker.interval.outbox import outbox as outboxes
 from millwheel.worker.interval.outbox.dividing import parts_of, places_by_journal
 from millwheel.worker.interval.outbox.flows import ProductionBatch
 from millwheel.worker.interval.outbox.outbox import Outbox
-from millwheel.worker.messages import SendDelivery
+from millwheel.worker.messages import Acknowledged, Delivery, SendDelivery
 from tests.worker.interval.driver import IntervalDriver
-from tests.worker.interval.reads import CONSUMERS, ReadsAtOnce, keyed_by_end
+from tests.worker.interval.reads import CONSUMERS, TIMES, ReadsAtOnce, keyed_by_end, locate
 
 LOG = IncarnationId("log.1")
 FIRST = 1 << 24
-
-
-def locate(cuts: list[bytes], missing: frozenset[int] = frozenset()) -> Callable[[Any, bytes], str]:
-    """Intervals that begin at the cuts. Those that are ``missing`` have no owner yet."""
-
-    def journal(consumer: Any, key: bytes) -> str:
-        number = sum(cut <= key for cut in cuts)
-        return "" if number in missing else f"{consumer}.j{number}"
-
-    return journal
 
 
 def read_of(*records: tuple[bytes, bytes, int], consumers: int = 1, log: bool = False) -> ProducedRead:
@@ -99,7 +92,7 @@ def test_runs_reach_the_intervals_that_their_rows_reach(
 
 @pytest.mark.guarantee("G1", section="6.1.1")
 @given(reads, st.lists(keys, max_size=3, unique=True).map(sorted))
-def test_a_whole_batch_leaves_out_no_record_of_its_interval(made: list[ProducedRead], cuts: list[bytes]) -> None:
+def test_a_complete_batch_leaves_out_no_record_of_its_interval(made: list[ProducedRead], cuts: list[bytes]) -> None:
     """So a receiver may remember the positions between as one range."""
     runs = runs_of_reads(of_splits(*made), FIRST)
     rows = [row for run in runs for row in run.rows()]
@@ -107,7 +100,7 @@ def test_a_whole_batch_leaves_out_no_record_of_its_interval(made: list[ProducedR
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr(outboxes, "MAX_BATCH_RECORDS", 7)
         for one in Outbox(where).add([], runs=runs):
-            assert one.whole
+            assert one.complete
             between = range(one.positions[0], one.positions[-1] + 1)
             due = [
                 row[0] for row in rows for name, key in row[5]
@@ -125,15 +118,15 @@ def batches(cuts: list[bytes]) -> tuple[Outbox, list[ProductionBatch]]:
 
 
 @pytest.mark.guarantee("G1", section="6.1.1")
-def test_a_part_that_is_sent_again_is_not_whole() -> None:
+def test_a_part_that_is_sent_again_is_not_complete() -> None:
     outbox, (low, high) = batches([b"m"])
-    assert [list(low.positions), low.whole] == [[FIRST + at for at in (0, 2, 4, 6)], True]
+    assert [list(low.positions), low.complete] == [[FIRST + at for at in (0, 2, 4, 6)], True]
     outbox.acknowledged(low.token, [1, 2])
     outbox.flows.begin_all()
     again = {one.journal: one for one, _ in outbox.take_ready()}
     part, rest = again[low.journal], again[high.journal]
-    assert (list(part.positions), part.whole) == ([FIRST + 2, FIRST + 4], False)
-    assert (list(rest.positions), rest.whole) == ([FIRST + at for at in (1, 3, 5, 7)], True)
+    assert (list(part.positions), part.complete) == ([FIRST + 2, FIRST + 4], False)
+    assert (list(rest.positions), rest.complete) == ([FIRST + at for at in (1, 3, 5, 7)], True)
 
 
 @pytest.mark.guarantee("G15", section="6.1.1")
@@ -142,7 +135,7 @@ def test_what_is_unsent_follows_a_split_of_its_interval() -> None:
     outbox, _ = batches(cuts)
     cuts[:] = [b"m", b"n", b"z"]
     outbox.flows.begin_all()
-    again = {one.journal: (one.values, one.whole) for one, _ in outbox.take_ready()}
+    again = {one.journal: (one.values, one.complete) for one, _ in outbox.take_ready()}
     assert again == {
         "c.1.j0": ([b"v0", b"v2", b"v4", b"v6"], True),
         "c.1.j2": ([b"v1", b"v5"], False),
@@ -198,8 +191,10 @@ def test_keys_of_one_interval_are_not_looked_up_one_by_one() -> None:
     assert len(asked) == 2
 
 
-def reading(*, columns: bool = True, entries: list[bytes] | None = None, strong: bool = True) -> IntervalDriver:
-    driver = keyed_by_end(IntervalDriver(ReadsAtOnce(), entries=entries, strong=strong))
+def reading(
+    *, columns: bool = True, entries: list[bytes] | None = None, strong: bool = True, cuts: tuple[bytes, ...] = ()
+) -> IntervalDriver:
+    driver = keyed_by_end(IntervalDriver(ReadsAtOnce(), entries=entries, strong=strong, locate=locate([*cuts])))
     object.__setattr__(driver.state.config, "result_columns", columns)
     return driver
 
@@ -257,3 +252,61 @@ def test_weak_reads_have_ids_of_their_own() -> None:
     assert all(isinstance(one.ids, OpaqueIds) for one in sent)
     ids = [each for one in sent for each in one.ids.ids]  # type: ignore[union-attr]
     assert (len(ids), len(set(ids))) == (5, 5)
+
+
+def sent_of(driver: IntervalDriver) -> dict[str, tuple[Delivery, bool]]:
+    """What a read sends, by journal, and whether it is stated as complete. All but what "c.1.j0" gets is ACKed."""
+    driver.deliver(("p", "x", 5))
+    driver.commit()
+    found: dict[str, tuple[Delivery, bool]] = {}
+    for send in driver.take(SendDelivery):
+        delivery = send.delivery
+        assert isinstance(delivery.ids, PositionIds)
+        found[delivery.journal] = delivery, delivery.ids.complete
+        if delivery.journal != "c.1.j0":
+            driver.handle(Acknowledged(delivery.token))
+    return found
+
+
+@pytest.mark.guarantee("G13", section="6.1.1")
+def test_reads_have_no_gapped_ranges_while_a_mark_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each split of a receiver would add a piece until the mark moves, and each piece would have all later ranges."""
+    monkeypatch.setattr(commits, "STUCK_AFTER_COMMITS", 5)
+    monkeypatch.setattr(outboxes, "MAX_STUCK_RECORDS", 5)
+    driver = reading(cuts=(b"m",))
+    rounds = [sent_of(driver) for _ in range(11)]
+    # From the ninth commit on, six records have waited for more than five commits.
+    for journal in ("c.1.j0", "c.1.j1"):
+        assert [one[journal][1] for one in rounds] == [True] * 8 + [False] * 3
+    positions = rounds[-1]["c.1.j0"][0].ids.positions  # type: ignore[union-attr]
+    assert list(positions) == [(11 << 24) + at for at in (0, 2)], "those between are due to another interval"
+    for one in rounds:
+        driver.handle(Acknowledged(one["c.1.j0"][0].token))
+    assert [complete for _, complete in sent_of(driver).values()] == [True, True, False], "the mark moves once more"
+
+
+@pytest.mark.guarantee("G13", section="6.1.1")
+def test_a_range_without_gaps_is_stated_while_a_mark_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commits, "STUCK_AFTER_COMMITS", 5)
+    monkeypatch.setattr(outboxes, "MAX_STUCK_RECORDS", 5)
+    driver = reading()
+    assert [sent_of(driver)["c.1.j0"][1] for _ in range(9)] == [True] * 9
+
+
+@pytest.mark.guarantee("G1", section="6.1.2")
+def test_a_read_beside_results_of_panes_is_stored_as_rows() -> None:
+    """No computation has both today. The runs are those of the results then, and the read is not in them."""
+    driver = reading()
+    cell = driver.state.cells.get(b"p")
+    assert cell is not None
+    batch = HookBatch()
+    context: Context[Any] = Context(b"p", cell, driver.state.scope)
+    batch.contexts[b"p"] = context
+    assert context._produce_all(driver.state.scope.outputs["out"], list("ayaz"), TIMES, 1_000)  # noqa: SLF001  # as readers do
+    batch.results += [(b"k%d" % at, [Production("other", b"%d" % at, 9, ((LOG, b""),))]) for at in range(8)]
+    failed: list[Exception] = []
+    entry, outbound = Sealer(driver.state, lambda key, error: failed.append(error)).apply(Sealed(1, True), batch, [])
+    assert ([len(run.values) for run in entry.runs], failed) == ([8], [])
+    expected = [b"%d" % at for at in range(8)] + [msgspec.msgpack.encode(one) for one in "ayaz"]
+    assert [row[3] for row in decode_entry(encode(entry), "it").productions] == expected
+    assert sorted(value for one in outbound for value in one.values) == sorted(expected)

@@ -218,12 +218,14 @@ class CommitPipeline:
             ids = OpaqueIds(outbound.opaque)
         elif outbound.sequence:
             # Siblings send under the same sequence. So this sender cannot state which positions of it are ACKed.
-            ids = PositionIds(outbound.sequence, 0, outbound.positions, complete=self._complete(outbound))
+            complete = self._complete(outbound, gaps=False)
+            ids = PositionIds(outbound.sequence, 0, outbound.positions, complete=complete)
         else:
             committed = self._journal.committed
             otherwise, old = (committed + 1) << INDEX_BITS, (committed - STUCK_AFTER_COMMITS) << INDEX_BITS
             mark, unacked = self._outbox.statement(outbound.consumer, otherwise, old)
-            ids = PositionIds(name, mark, outbound.positions, unacked, self._complete(outbound))
+            complete = self._complete(outbound, gaps=mark >= old)
+            ids = PositionIds(name, mark, outbound.positions, unacked, complete)
         return SendDelivery(
             Delivery(
                 outbound.consumer,
@@ -241,12 +243,18 @@ class CommitPipeline:
             )
         )
 
-    def _complete(self, outbound: ProductionBatch) -> bool:
-        """Whether the receiver may keep the positions as one range: nothing else between them is due to it.
+    def _complete(self, outbound: ProductionBatch, *, gaps: bool) -> bool:
+        """Whether the delivery is stated as complete (``PositionIds.complete``).
 
-        ``take_ready`` has dropped the ACKed ones of a batch that was sent before. It is not whole then.
+        Args:
+            outbound: What is sent.
+            gaps: Whether its positions may have gaps. Invariant (G13): only while the stated mark moves. Halves of a
+                receiver have different ranges then, so their pieces stay apart after a merge until the mark passes.
+                Else each split would add a piece, and each later range would be in all pieces.
         """
-        return self._setup.config.result_columns and outbound.whole
+        if not (self._setup.config.result_columns and outbound.complete):
+            return False
+        return gaps or outbound.gapless
 
     def acknowledged(self, event: Acknowledged) -> list[IntervalEffect]:
         """A receiver has ACKed an outbound batch, or a part of it."""

@@ -60,7 +60,7 @@ def _joined(columns: Iterable[Sequence[Any]]) -> list[Any]:
     return list(chain.from_iterable(columns))
 
 
-def rows_behind(context: Context[Any], runs: Sequence[ProductionRun]) -> Sequence[Production]:
-    """The productions of a context that are in no run, in their order. ``runs``: those of its batch."""
+def rows_behind(context: Context[Any], reads_in_runs: bool) -> Sequence[Production]:
+    """The productions of a context that are in no run, in their order. ``reads_in_runs``: its read is in one."""
     others = context._productions or ()
-    return others if context._read is None or runs else [*context._read.productions(), *others]
+    return others if context._read is None or reads_in_runs else [*context._read.productions(), *others]

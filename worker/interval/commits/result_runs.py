@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from itertools import chain, groupby
+from typing import Any, Final
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.sdk.effects import ProducedColumns, Production
 from millwheel.worker.interval.entry import ProductionRun
 
-__all__ = ["Produced", "runs_of"]
+__all__ = ["MIN_RUN", "Produced", "runs_of"]
 
-_LEAST_RUN: Final = 8
+MIN_RUN: Final = 8
 """Fewer results are rows: a run of them would save nothing."""
 
 Produced = ProducedColumns | tuple[bytes, Sequence[Production]]
@@ -18,7 +20,7 @@ Produced = ProducedColumns | tuple[bytes, Sequence[Production]]
 
 
 def runs_of(results: Sequence[Produced], position: int) -> tuple[list[ProductionRun], list[Produced]]:
-    """The results at the beginning that have the stream and the targets of the first one, as a run, and the others.
+    """The results at the beginning that have the stream and the consumers of the first one, as a run, and the others.
 
     Invariant: it does not depend on which of them were made together. So traces, for which some are made by themselves,
     change no entry.
@@ -27,27 +29,15 @@ def runs_of(results: Sequence[Produced], position: int) -> tuple[list[Production
         results: The results of a batch, in their order.
         position: That of the first one.
     """
-    run: ProductionRun | None = None
-    taken, left = 0, list[Produced]()
+    taken = list[ProducedColumns]()
     for each in results:
         made = each if isinstance(each, ProducedColumns) else _as_columns(*each)
-        if made is None:
+        if made is None or (taken and _form(made) != _form(taken[0])):
             break
-        if run is None:
-            run = ProductionRun(position, made.stream, made.targets[0], [], [], [])
-        count = _joining(run, made)
-        if count:
-            _extend(run, made, count)
-            taken += 1
-        if count < len(made.keys):
-            if count:
-                rest = made.keys[count:], made.values[count:], made.targets[count:]
-                left.append(ProducedColumns(made.stream, made.timestamp, *rest))
-            break
-    if run is None or len(run.values) < _LEAST_RUN:
+        taken.append(made)
+    if sum(len(made.values) for made in taken) < MIN_RUN:
         return [], list(results)
-    assert len(run.producers) == len(run.values), "no reader takes a run of columns of other lengths"
-    return [run], [*left, *results[taken:]]
+    return [_run_of(taken, position)], list(results[len(taken) :])
 
 
 def _as_columns(key: bytes, productions: Sequence[Production]) -> ProducedColumns | None:
@@ -55,26 +45,40 @@ def _as_columns(key: bytes, productions: Sequence[Production]) -> ProducedColumn
     if len(productions) != 1:
         return None
     (one,) = productions
-    return ProducedColumns(one.stream, one.timestamp, [key], [one.value], [one.targets])
+    return ProducedColumns(one.stream, one.timestamp, [key], [one.value], one.targets)
 
 
-def _joining(run: ProductionRun, made: ProducedColumns) -> int:
-    """How many of these productions, from the first one on, have the stream and the targets of the run."""
-    targets, count = made.targets, len(made.targets)
-    if made.stream != run.stream:
-        return 0
-    if targets.count(run.targets) == count:
-        return count
-    return next(at for at, each in enumerate(targets) if each != run.targets)
+def _form(made: ProducedColumns) -> tuple[str, list[IncarnationId]]:
+    """The stream and the consumers."""
+    return made.stream, [consumer for consumer, _ in made.targets]
 
 
-def _extend(run: ProductionRun, made: ProducedColumns, count: int) -> None:
-    """Add the first ``count`` productions to the run."""
-    run.producers.extend(made.keys[:count])
-    run.values.extend(made.values[:count])
-    number = count
-    last = run.times[-1] if run.times else None
-    if isinstance(last, tuple) and last[1] == made.timestamp:
-        run.times.pop()
-        number += last[0]
-    run.times.append((number, made.timestamp))
+def _run_of(results: Sequence[ProducedColumns], position: int) -> ProductionRun:
+    """The run of some results of one form."""
+    targets = tuple(
+        (consumer, _key_or_keys(_keys_of(made, at) for made in results))
+        for at, (consumer, _) in enumerate(results[0].targets)
+    )
+    producers, values = _joined(made.keys for made in results), _joined(made.values for made in results)
+    columns = producers, *(keys for _, keys in targets if isinstance(keys, list))
+    assert all(len(each) == len(values) for each in columns), "no reader takes a run of columns of other lengths"
+    times: list[int | tuple[int, int]] = []
+    for time, alike in groupby(results, lambda made: made.timestamp):
+        times.append((sum(len(made.values) for made in alike), time))
+    return ProductionRun(position, results[0].stream, targets, producers, values, times)
+
+
+def _keys_of(made: ProducedColumns, at: int) -> list[bytes]:
+    """The keys of some results at one of their consumers."""
+    keys = made.targets[at][1]
+    return keys if isinstance(keys, list) else [keys] * len(made.values)
+
+
+def _key_or_keys(parts: Iterable[list[bytes]]) -> bytes | list[bytes]:
+    """The keys of all results at a consumer. If they are the same, one stands for all, as for logs."""
+    keys = _joined(parts)
+    return keys[0] if keys[0] == keys[-1] and keys.count(keys[0]) == len(keys) else keys
+
+
+def _joined(columns: Iterable[Sequence[bytes]]) -> list[Any]:
+    return list(chain.from_iterable(columns))

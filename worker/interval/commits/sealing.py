@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from millwheel.model.limits import MAX_STATE_BYTES
 from millwheel.sdk.codecs import StateCodec
-from millwheel.sdk.effects import ProducedColumns
+from millwheel.sdk.effects import ProducedColumns, each_target
 from millwheel.sdk.errors import TooLargeError, ValueEncodeError
 from millwheel.sdk.options import LateAction
 from millwheel.sdk.scope import UNSET
@@ -186,10 +186,11 @@ class Sealer:
         # A key with a context in the batch gets no result of a pane. So its results come before what its hooks produce.
         made = 0 if sealed.entry is None else len(sealed.entry.productions)
         runs, producing = list[ProductionRun](), list[Produced](batch.results)
-        if producing and self._setup.config.result_columns:
-            runs, producing = runs_of(producing, first | made)
-        elif self._setup.program.feeds and self._reads_stay_columns:
+        reads_in_runs = self._reads_in_runs(batch)
+        if reads_in_runs:
             runs = runs_of_reads(reads_in(batch.contexts), first | made)
+        elif producing and self._setup.config.result_columns:
+            runs, producing = runs_of(producing, first | made)
         made += sum(len(run.values) for run in runs)
         dropped = 0
         for key, context in batch.contexts.items():
@@ -199,7 +200,7 @@ class Sealer:
             if context._timers is not None:
                 ending = self._ending(sealed)
                 changes.apply(key, context._timers, first, first | sealed.timers, ending, timers, cleared)
-            if others := rows_behind(context, runs):
+            if others := rows_behind(context, reads_in_runs):
                 producing.append((key, others))
             if context._hold is not UNSET:
                 holds.append((key, changes.apply_hold(key, context._hold, self._ending(sealed))))
@@ -233,10 +234,14 @@ class Sealer:
         committed, now = not sealed.stored_first, self._clocks.elapsed
         return entry, self._outbox.add(productions, runs=runs, committed=committed, now=now)
 
-    @property
-    def _reads_stay_columns(self) -> bool:
-        """Whether what a source has read is stored as runs. A weak production has an id of its own, which rows have."""
-        return self._setup.config.result_columns and self._setup.program.options.strong
+    def _reads_in_runs(self, batch: HookBatch) -> bool:
+        """Whether what sources have read in the batch is stored as runs, and not as rows.
+
+        Invariant (G1): it is one of both. Runs of a batch with results of panes have those alone. And a weak production
+        has an id of its own, which rows have.
+        """
+        program = self._setup.program
+        return program.feeds and self._setup.config.result_columns and program.options.strong and not batch.results
 
     def _ending(self, sealed: Sealed) -> Hold:
         """The hold for what the commit ends."""
@@ -263,7 +268,8 @@ class Sealer:
         for each in producing:
             if isinstance(each, ProducedColumns):  # strong: windows by columns have no others
                 stream, stamp, after = repeat(each.stream), repeat(each.timestamp), position + len(each.keys)
-                rows += zip(range(position, after), each.keys, stream, each.values, stamp, each.targets, repeat(b""))
+                targets = each_target(each.targets, len(each.keys))
+                rows += zip(range(position, after), each.keys, stream, each.values, stamp, targets, repeat(b""))
                 position = after
                 continue
             key, produced = each

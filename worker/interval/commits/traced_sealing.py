@@ -63,7 +63,7 @@ class TracedSealer(Sealer):
         if not sought:
             return
         rows, read = _rows_of(entry), 0
-        in_runs = bool(entry.runs) and not batch.results
+        in_runs = self._reads_in_runs(batch)
         at = sum(len(run.values) for run in entry.runs) if in_runs else 0
         for one in batch.results:
             at += len(one.keys if isinstance(one, ProducedColumns) else one[1])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from millwheel.model.time import LAST_TIMESTAMP, TimeDomain, Timestamp
 from millwheel.sdk.context import has_fixed_route, production_of, productions_of
@@ -130,7 +130,7 @@ class PaneFiring:
         start, end = Timestamp(window.start), Timestamp(window.end)
         named = scope, windows.output, Timestamp(min(end, LAST_TIMESTAMP))
         one, several = production_of(*named), productions_of(*named, windows.encode)
-        encode = windows.encode_columns if has_fixed_route(scope, windows.output) else None
+        encode, unread = windows.encode_columns, has_fixed_route(scope, windows.output)
         traces, results = self._setup.meter.traces, runner.batch.results
         closed: list[bytes] = []
         for done in range(0, len(free), _AT_ONCE):
@@ -139,7 +139,9 @@ class PaneFiring:
             if traces is None or traces.causes.keys().isdisjoint(keys):
                 with suppress(*HOOK_ERRORS):  # one by one, it is found which of them fails
                     encoded = None if encode is None else encode(keys, start, end, part)
-                    values = windows.make(list(map(bytes.decode, keys)), start, end, part) if encoded is None else ()
+                    values: Sequence[Any] = ()
+                    if encoded is None or not unread:  # consumers find their keys in the values
+                        values = windows.make(list(map(bytes.decode, keys)), start, end, part)
                     made = several(keys, values, encoded, runner.budget() - scope.produced_bytes)
             if made is not None:
                 results.append(made)

@@ -51,9 +51,9 @@ class ProductionBatch(OutboundBatch):
         """They rise. ``compact`` makes a list without the ACKed ones."""
         self.producers: list[bytes] = []
         self.opaque: list[bytes] = []
-        self.whole = False
-        """Whether it has each record of its sequence, from its first position to its last one, that has a key of its
-        journal at the consumer. So the receiver may keep the positions as one range."""
+        self.complete = False
+        """Whether it is known to be complete, as ``PositionIds.complete`` says it to the receiver. ``compact`` resets
+        it."""
         self.first = 0
         """The least position that is not ACKed."""
         self.sent = False
@@ -70,6 +70,11 @@ class ProductionBatch(OutboundBatch):
         """The age of its sequence: a parent's sequence sorts before its children's."""
         self.flow: Flow
 
+    @property
+    def gapless(self) -> bool:
+        """Whether its positions follow one another."""
+        return bool(self.positions[-1] - self.positions[0] < len(self.positions))
+
     def room(self) -> bool:
         """Whether another record fits."""
         return len(self.keys) < MAX_BATCH_RECORDS and self.bytes < MAX_BATCH_BYTES
@@ -78,6 +83,10 @@ class ProductionBatch(OutboundBatch):
         """Drop the records that are ACKed.
 
         The columns are new lists, because a delivery in flight uses the old ones.
+
+        What is left is complete, too, since the rest is ACKed. It is not stated: where the receiver has those in
+        other ranges, each record is checked all the same. So only what sources read is complete and has gaps. The
+        simulator checks that.
         """
         if self.waiting is None:
             return
@@ -88,7 +97,7 @@ class ProductionBatch(OutboundBatch):
         self.positions = [self.positions[index] for index in kept]
         self.producers = [self.producers[index] for index in kept]
         self.opaque = [self.opaque[index] for index in kept] if self.opaque else []
-        self.waiting, self.whole = None, False
+        self.waiting, self.complete = None, False
         self.bytes = sum(map(len, self.values)) + sum(map(len, self.keys))
 
     def measure(self) -> None:

@@ -158,7 +158,8 @@ class Outbox:
         ((consumer, key),) = targets[0]
         place = consumer, streams[0], self._locate(consumer, key), sequence
         others = list(timestamps), list(opaque if opaque[0] else ())
-        return list(self._made_of(place, numbers, ([key] * len(rows), list(producers), list(values), *others)))
+        columns = [key] * len(rows), list(producers), list(values), *others
+        return list(self._made_of(place, numbers, columns, complete=isinstance(numbers, range)))
 
     def _group_runs(self, runs: Iterable[ProductionRun]) -> Iterator[ProductionBatch]:
         """Group runs of productions, with no step for each production."""
@@ -176,7 +177,7 @@ class Outbox:
                         columns = *own, _chosen(stamps, chosen), []
                         positions = [run.position + at for at in chosen]
                     # Each record of the run has one key at the consumer. So what is left out is due to other intervals.
-                    yield from self._made_of(place, positions, columns, whole=True)
+                    yield from self._made_of(place, positions, columns, complete=True)
 
     def _made_of(
         self,
@@ -184,23 +185,23 @@ class Outbox:
         positions: Sequence[int],
         columns: _Columns,
         *,
-        whole: bool = False,
+        complete: bool,
     ) -> Iterator[ProductionBatch]:
         """The outbound batches of productions for one interval.
 
         Args:
             place: The consumer, the stream, the journal of the interval, and the sequence.
-            positions: They rise. If they are a range, they follow one another.
+            positions: They rise.
             columns: Of the productions.
-            whole: Whether nothing between the positions is due to the interval. It is so in a range, too.
+            complete: Whether nothing between the positions is due to the interval. In a range nothing is between.
         """
         consumer, stream, journal, sequence = place
         keys, producers, values, timestamps, opaque = columns
-        age, whole = _age(sequence), whole or isinstance(positions, range)
+        age = _age(sequence)
         for part, size in parts_of(keys, values, MAX_BATCH_RECORDS, MAX_BATCH_BYTES):
             batch = ProductionBatch(self._next_token, consumer, stream, journal, sequence)
             self._next_token += 1
-            batch.age, batch.bytes, batch.positions, batch.whole = age, size, positions[part], whole
+            batch.age, batch.bytes, batch.positions, batch.complete = age, size, positions[part], complete
             batch.keys, batch.producers, batch.values = keys[part], producers[part], values[part]
             batch.timestamps, batch.opaque = timestamps[part], opaque[part]
             yield batch

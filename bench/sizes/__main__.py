@@ -1,0 +1,117 @@
+"""`python -m bench.sizes`: what a record costs by keys, by size, by consumers, and with skewed keys.
+
+Each case runs on a fresh development server, with exactly-once and strong productions. Another process injects. The
+hook counts the records of its key. All keys have a state before the measured part begins. A figure is the rate until
+all records are committed and ACKed, and the CPU time of the server for each record.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from bench.build import choose
+from bench.report import Figure, print_figures, write_figures
+from bench.server import ServerProcess, submit
+
+__all__ = ["CASES", "Case", "main", "measure"]
+
+_PATIENCE: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is measured at once."""
+
+    name: str
+    records: int = 300_000
+    keys: int = 10_000
+    value_bytes: int = 100
+    consumers: int = 1
+    zipf: float = 0.0
+
+
+CASES: Final = (
+    Case("keys.100", keys=100),
+    Case("keys.10000"),
+    Case("keys.1000000", keys=1_000_000),
+    Case("zipf.1.2", zipf=1.2),
+    Case("value.10", value_bytes=10),
+    Case("value.1000", 200_000, value_bytes=1_000),
+    Case("value.10000", 20_000, value_bytes=10_000),
+    Case("value.100000", 2_000, value_bytes=100_000),
+    Case("consumers.10", 60_000, 1_000, consumers=10),
+    Case("consumers.100", 6_000, 1_000, consumers=100),
+)
+
+
+def measure(case: Case) -> list[Figure]:
+    """The rate, the bytes of payload a second, and the server's CPU time for each record."""
+    with tempfile.TemporaryDirectory(prefix="millwheel-bench-") as folder:
+        server = ServerProcess(Path(folder))
+        try:
+            submit(server.address, f"consumed_by_{case.consumers}", "bench.sizes.program")
+            seconds, cpu = _fed(server, case)
+        finally:
+            server.stop()
+    found = {
+        "records_per_s": (case.records / seconds, "records/s"),
+        "mb_per_s": (case.records * case.value_bytes / seconds / 1e6, "MB/s"),
+        "cpu_us": (cpu / case.records * 1e6, "µs"),
+    }
+    return [Figure(f"sizes.{case.name}.{name}", value, unit, (value,)) for name, (value, unit) in found.items()]
+
+
+def _fed(server: ServerProcess, case: Case) -> tuple[float, float]:
+    """Seconds until all records are committed, and the server's CPU seconds meanwhile."""
+    given = (case.consumers, case.records, case.keys, case.value_bytes, case.zipf)
+    command = [sys.executable, "-m", "bench.sizes.feed", server.address, *map(str, given)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as feeder:
+        try:
+            assert feeder.stdout is not None
+            if feeder.stdout.readline() != "ready\n":
+                raise RuntimeError(f"{case.name}: the injector process failed; its output is above")
+            before = _cpu(server.pid)
+            answer, _ = feeder.communicate("go\n", timeout=_PATIENCE)
+            return float(answer), _cpu(server.pid) - before
+        finally:
+            feeder.kill()  # no effect on a process that has ended
+
+
+def _cpu(pid: int) -> float:
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
+
+
+def main() -> None:
+    """Measure, print and write the figures."""
+    parser = argparse.ArgumentParser(prog="python -m bench.sizes", description=__doc__)
+    parser.add_argument("--only", default="", help="cases whose names begin so")
+    parser.add_argument("--keys", type=int, help="one case with so many keys, of which each has a state")
+    parser.add_argument("--quick", action="store_true", help="few records, to see that it works")
+    parser.add_argument("--pure", action="store_true", help="the Python tree, though a compiled one is there")
+    parser.add_argument("--out", type=Path, default=Path("build/bench-sizes.json"))
+    options = parser.parse_args()
+    cases = [case for case in CASES if case.name.startswith(options.only)]
+    if options.keys:
+        cases = [Case(f"keys.{options.keys}", keys=options.keys)]
+    if options.quick:
+        cases = [replace(case, records=case.records // 100, keys=min(case.keys, 10_000)) for case in cases]
+    figures = [choose(options.pure)]
+    for case in cases:
+        print(f"{case.name}: {case.records:,} records …", flush=True)
+        figures += measure(case)
+    print_figures(figures)
+    write_figures(figures, options.out)
+    print(f"written to {options.out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""`python -m bench.staged`: windows by columns whose results go to another computation, in CPU time.
+
+Interval cores in this process count bids by auction and second. Then others add the counts by another key, in windows
+or in hooks. Each result also goes to a log. The store is memory, and nothing goes over a network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+import millwheel as mw
+from bench.filtered import SECOND, Bid, TablesByWindows, tables_of
+from bench.report import Figure, write_figures
+from millwheel import agg, windows
+from millwheel.model.incarnation import IncarnationId
+from millwheel.model.time import MAX_TIMESTAMP
+from millwheel.rpc.columns import RecordColumns
+from millwheel.windows import Result
+from millwheel.worker.interval import IntervalConfig
+
+__all__ = ["PROGRAMS", "main", "measure"]
+
+Counts = mw.Stream[Result[int]]
+
+
+class Add(mw.Computation[Result[int], int]):
+    """Adds the counts of a key."""
+
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[Result[int]]) -> None:
+        """Add a count."""
+        ctx.state += record.value.value
+
+
+def by_end_of_key(result: Result[int]) -> str:
+    """A hundred keys."""
+    return result.key[-2:]
+
+
+def _windows(counts: Counts) -> None:
+    counts.key_by(by_end_of_key).window(windows.tumbling(mw.minutes(1))).aggregate("total", agg.sum("value"))
+
+
+PROGRAMS: Final[dict[str, Callable[[Counts], Any]]] = {
+    "a log": lambda counts: None,
+    "windows": _windows,
+    "hooks": lambda counts: counts.key_by(by_end_of_key).process("total", Add(), {}),
+}
+"""Where the counts go."""
+
+
+class _Staged(TablesByWindows):
+    """Counts by windows, and what gets the results. ``runs`` False: results are rows, as before format 4."""
+
+    def __init__(self, program: str, runs: bool) -> None:
+        topology = mw.Topology("staged")
+        counts = topology.source("bids", Bid).key_by("auction").window(windows.tumbling(SECOND))
+        PROGRAMS[program](counts.aggregate("out", agg.count()))
+        self._runs = runs
+        self._journal: dict[str, str] = {}
+        super().__init__(topology)
+
+    def _config(self, *arguments: Any, **named: Any) -> IntervalConfig:
+        return replace(super()._config(*arguments, **named), result_columns=self._runs)
+
+    def locate(self, consumer: IncarnationId, key: bytes) -> str:
+        """The only interval of the consumer. As in a worker, that is a look-up in memory."""
+        journal = self._journal.get(consumer)
+        if journal is None:
+            journal = self._journal[consumer] = super().locate(consumer, key)
+        return journal
+
+    def results(self) -> int:
+        """How many results the first windows had."""
+        return sum(len(one.values) for one in self.kept if one.stream == "out")
+
+
+def measure(records: int, rows: int, runs: int) -> dict[str, list[float]]:
+    """Microseconds for a result of the first windows, of each program, for each run. All get the same tables, in turns.
+
+    Args:
+        records: How many records.
+        rows: How many of them a table has.
+        runs: How often.
+    """
+    tables = tables_of(records, rows)
+    forms = {f"{name}, {form}": (name, form == "runs") for name in PROGRAMS for form in ("rows", "runs")}
+    found: dict[str, list[float]] = {name: [] for name in forms}
+    for run in range(runs):
+        clusters = {name: _Staged(*form) for name, form in forms.items()}
+        spent = dict.fromkeys(forms, 0.0)
+        gc.collect()
+        for number, table in enumerate([*tables, None]):
+            until = int(MAX_TIMESTAMP) if table is None else table.timestamps[0]
+            for name in [*forms][:: 1 if (run + number) % 2 else -1]:
+                given = None if table is None else RecordColumns(table.batch, table.timestamps, table.key)
+                began = time.process_time()
+                clusters[name].play(given, until)
+                spent[name] += time.process_time() - began
+        counts = {cluster.results() for cluster in clusters.values()}
+        if len(counts) != 1:
+            raise RuntimeError(f"the programs have other numbers of results: {sorted(counts)}")
+        for name, cluster in clusters.items():
+            found[name].append(spent[name] / max(counts) * 1e6)
+            cluster.driver.close()
+    return found
+
+
+def main() -> None:
+    """Measure, print and write the figures."""
+    parser = argparse.ArgumentParser(prog="python -m bench.staged", description=main.__doc__)
+    parser.add_argument("--records", type=int, default=80_000, help="records of each program")
+    parser.add_argument("--rows", type=int, default=8_192, help="rows of a table")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=Path("build/bench-staged.json"))
+    arguments = parser.parse_args()
+    found = measure(arguments.records, arguments.rows, arguments.runs)
+    table = Table(box=None, header_style="bold")
+    table.add_column("RESULTS GO TO, AS")
+    table.add_column("µs A RESULT, WITH ITS RECORDS", justify="right")
+    for name, times in found.items():
+        table.add_row(name, f"{min(times):.2f}-{max(times):.2f}")
+    Console().print(table)
+    figures = [Figure(f"staged.{name}", min(each), "µs", tuple(each)) for name, each in found.items()]
+    write_figures(figures, arguments.out)
+
+
+if __name__ == "__main__":
+    main()
