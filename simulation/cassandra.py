@@ -39,11 +39,13 @@ from simulation.store import StoreWatch
 __all__ = ["SimulatedCassandra"]
 
 _TUNED: Final = {
-    "chunk": "parts.CHUNK_BYTES",
-    "rows": "states.BATCH_ROWS",
-    "writers": "states.MAX_CONCURRENT_WRITES",
-    "entries": "journals.MAX_CONCURRENT_READS",
-    "heads": "journals.MAX_KEPT_HEADS",
+    "chunk": "store.cassandra.parts.CHUNK_BYTES",
+    "rows": "store.cassandra.states.BATCH_ROWS",
+    "writers": "store.cassandra.states.MAX_CONCURRENT_WRITES",
+    "entries": "store.cassandra.journals.MAX_CONCURRENT_READS",
+    "heads": "store.cassandra.journals.MAX_KEPT_HEADS",
+    "deflate": "model.envelope.DEFLATE_FROM",
+    "piece": "model.envelope.PIECE_BYTES",
 }
 """The store's bounds that have no setting, and the constants that hold them."""
 
@@ -95,7 +97,7 @@ class SimulatedCassandra:
             stack.enter_context(patch("millwheel.store.cassandra.states.BatchStatement", SentBatch))
             for name, place in _TUNED.items():
                 if name in self.ways:
-                    stack.enter_context(patch(f"millwheel.store.cassandra.{place}", self.ways[name]))
+                    stack.enter_context(patch(f"millwheel.{place}", self.ways[name]))
             yield
 
     def now(self) -> float:

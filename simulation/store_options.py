@@ -21,6 +21,10 @@ def on_cassandra(plan: Plan, chance: Random) -> None:
         "writers": 2,
         "heads": chance.choice((1, 10_000)),
     }
+    # Simulated entries have few bytes, so they are deflated in half of the runs, and some of these in several pieces.
+    deflating = Random(f"deflating {plan.seed}")
+    plan.store_ways["deflate"] = deflating.choice((1, 24 << 10))
+    plan.store_ways["piece"] = deflating.choice((64, 256 << 10))
 
 
 def suspended(plan: Plan, chance: Random) -> None:

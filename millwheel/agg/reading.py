@@ -67,7 +67,7 @@ class Reader:
         """The reader of numbers from values of a type. It has an objection if some may be None, and ``where`` is none.
 
         That is no error here: a topology that runs was perhaps submitted when this was no mistake, and must load. It is
-        refused where a topology is checked (``TopologyGraph.object_to``).
+        refused where a topology is checked (``Objection``). A given type does not say that there are no Nones.
 
         Args:
             called: The aggregate.
@@ -79,19 +79,28 @@ class Reader:
         """
         kind = self.type_in(record_type)
         parts = members(kind)
+        declared = kind if self.item is None else self._declared_in(record_type)
         some = [one in _NO_NUMBERS for one in map(_plain, parts) if one is not type(None)]
         read = (
             f"agg.{called} takes numbers, but {repr(self.of) if isinstance(self.of, str | Expression) else 'a value'}"
         )
         if some and (any(some) if where is None else all(some)):
             raise UsageError(f"{read} is {type_name(kind)}: name a field of numbers")
-        if where is not None or type(None) not in parts:
+        if where is not None or type(None) not in (*parts, *members(declared)):
             return self
+        shown = type_name(kind if type(None) in parts else declared)
         return replace(
             self,
-            objection=f"{read} is {type_name(kind)}: leave out the records without a number by where=, or read a "
+            objection=f"{read} is {shown}: leave out the records without a number by where=, or read a "
             "function that returns a number for them",
         )
+
+    def _declared_in(self, record_type: Any) -> Any:
+        """The type that the records declare of what is read. NUMBER if they have no such field."""
+        try:
+            return replace(self, item=None).type_in(record_type)
+        except UsageError:
+            return NUMBER
 
     @property
     def get(self) -> Callable[[Any], Any]:

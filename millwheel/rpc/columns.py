@@ -124,6 +124,14 @@ class RecordColumns(Sequence[bytes]):
         times = pa.Array.from_buffers(pa.int64(), len(self), [None, pa.py_buffer(self.timestamps)]).take(indexes)
         return RecordColumns(self.batch.take(indexes), array("q", times.buffers()[1].to_pybytes()), self.key)
 
+    def cut(self, first: int, end: int) -> RecordColumns:
+        """The records from ``first`` to before ``end``, in buffers of their own."""
+        import pyarrow as pa
+
+        some = self.batch.slice(first, end - first)
+        own = pa.RecordBatch.from_arrays([exact(column) for column in some.columns], schema=some.schema)
+        return RecordColumns(own, self.timestamps[first:end], self.key)
+
     def keyed(self, key: str) -> RecordColumns:
         """The same records with another column of keys."""
         return self if key == self.key else RecordColumns(self.batch, self.timestamps, key)

@@ -29,6 +29,7 @@ __all__ = [
     "UNKNOWN",
     "ComputationDeclaration",
     "DerivedStream",
+    "Objection",
     "Reading",
     "StreamDeclaration",
     "StreamKind",
@@ -86,6 +87,22 @@ class DerivedStream:
 def as_it_is(value: Any) -> Any:
     """The value itself: how a hook reads a stream under another name."""
     return value
+
+
+@dataclass(frozen=True, slots=True)
+class Objection:
+    """A mistake in a computation that earlier versions submitted. It is refused when the topology is checked.
+
+    Invariant: a topology that runs also loads after an upgrade. So ``TopologyGraph.plan``, by which workers load it,
+    has no such mistakes. A check that is added later, and refuses what was submitted before, is one.
+
+    Attributes:
+        computation: The name of the computation, which has been declared.
+        why: What is wrong, and what to do.
+    """
+
+    computation: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from millwheel.sdk.computation import Computation
 from millwheel.sdk.declarations import (
     ComputationDeclaration,
     DerivedStream,
+    Objection,
     StreamDeclaration,
     StreamKind,
     declare_computation,
@@ -42,7 +43,7 @@ class TopologyGraph:
         self._declarations: list[StreamDeclaration] = []
         self._added: list[ComputationDeclaration] = []
         self._derived: list[DerivedStream] = []
-        self._objections: list[Problem] = []
+        self._objections: list[Objection] = []
         self._planned: tuple[Plan, list[Problem]] | None = None
         self._spec = topology_pb2.TopologySpec()
 
@@ -99,27 +100,17 @@ class TopologyGraph:
         )
         self.declare(declare_computation(computation, name, inputs, outputs, options))
 
-    def declare(self, declaration: StreamDeclaration | DerivedStream | ComputationDeclaration) -> None:
+    def declare(self, declaration: StreamDeclaration | DerivedStream | ComputationDeclaration | Objection) -> None:
         """Add a declaration, as :class:`millwheel.Topology` and its streams make them."""
         if isinstance(declaration, DerivedStream):
             self._derived.append(declaration)
         elif isinstance(declaration, ComputationDeclaration):
             self._added.append(declaration)
+        elif isinstance(declaration, Objection):
+            self._objections.append(declaration)
         else:
             self._declarations.append(declaration)
         self._planned = None
-
-    def object_to(self, computation: str, why: str) -> None:
-        """Note a mistake that earlier versions submitted. It is refused when the topology is checked.
-
-        Invariant: a topology that runs also loads after an upgrade. So :meth:`plan`, by which workers load it, has no
-        such mistakes. A check that is added later, and refuses what was submitted before, belongs here.
-
-        Args:
-            computation: The name of the computation with the mistake.
-            why: What is wrong, and what to do.
-        """
-        self._objections.append(Problem(f"computation {computation!r}", why))
 
     def is_fed(self, stream: str) -> bool:
         """Whether other programs write the stream: injectors, or another topology."""
@@ -132,7 +123,8 @@ class TopologyGraph:
         Returns:
             The mistakes; an empty list if there are none.
         """
-        return [*self._examine()[1], *self._objections]
+        objections = [Problem(f"computation {one.computation!r}", one.why) for one in self._objections]
+        return [*self._examine()[1], *objections]
 
     def check(self) -> None:
         """Raise an error if the topology has mistakes.
@@ -147,7 +139,7 @@ class TopologyGraph:
         """The plan of the topology, for the code that runs it. Unlike :meth:`check`, it takes what runs already.
 
         Raises:
-            TopologyError: The topology has mistakes, beside those of :meth:`object_to`.
+            TopologyError: The topology has mistakes, beside those that earlier versions submitted.
         """
         plan, problems = self._examine()
         if problems:

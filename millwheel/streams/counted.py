@@ -11,7 +11,7 @@ from millwheel.sdk.computation import Computation
 from millwheel.streams.checked import checked
 from millwheel.streams.declaring import Keyed, StepOptions
 from millwheel.streams.missing_steps import MissingSteps
-from millwheel.streams.rows import aggregates_by_name
+from millwheel.streams.rows import aggregates_by_name, note_objection
 from millwheel.streams.stream import Stream
 
 __all__ = ["CountWindowedStream"]
@@ -69,4 +69,6 @@ class CountWindowedStream(MissingSteps, Generic[T]):
         """
         aggregator, row = aggregates_by_name(name, into, aggregates, self.steps.input, windowed=False)
         step: CountWindow[Any] = CountWindow(self.size, aggregator, name, row, self.within)
-        return self.steps.step(name, step, row.type, options or {})
+        found = self.steps.step(name, step, row.type, options or {})
+        note_objection(name, aggregator, self.steps.input)
+        return found

@@ -15,6 +15,7 @@ from millwheel.agg.aggregator import objection_of
 from millwheel.agg.reading import NUMBER
 from millwheel.agg.several import combined
 from millwheel.model.time import Timestamp
+from millwheel.sdk.declarations import Objection
 from millwheel.sdk.errors import UsageError, did_you_mean
 from millwheel.sdk.field_paths import attribute
 from millwheel.sdk.keys import KeyExtractor, split_key
@@ -32,7 +33,7 @@ from millwheel.sdk.typeinfo import (
 from millwheel.streams.declaring import Input
 from millwheel.windows.result import Row
 
-__all__ = ["aggregates_by_name", "bound", "row_of"]
+__all__ = ["aggregates_by_name", "note_objection", "row_of"]
 
 _OF_WINDOW: Final[Mapping[str, Any]] = {"key": str, "start": Timestamp, "end": Timestamp, "revision": int}
 
@@ -47,21 +48,18 @@ def aggregates_by_name(
     """
     if not aggregates:
         raise UsageError(f"aggregate({name!r}) has no aggregate: add one, such as n=agg.count()")
-    aggregator = bound(name, combined(aggregates), given)
+    aggregator = combined(aggregates).bind(given.known_type)
     values = get_type_hints(aggregator.result_type)
     return aggregator, row_of(into, values, given.extractor, given.known_type, windowed=windowed)
 
 
-def bound(name: str, aggregator: Aggregator[Any, Any], given: Input) -> Aggregator[Any, Any]:
-    """The aggregator of step ``name`` for the records of its input. The topology gets the objections to them.
+def note_objection(name: str, aggregator: Aggregator[Any, Any], given: Input) -> None:
+    """Give the topology the objection to the bound aggregator of step ``name``, if there is one.
 
-    Raises:
-        UsageError: It reads a field that the records do not have, or one that it cannot aggregate.
+    The step has been declared: of one that is not there, because it was an error, nothing is refused.
     """
-    found = aggregator.bind(given.known_type)
-    if objection := objection_of(found):
-        given.topology.object_to(name, objection)
-    return found
+    if objection := objection_of(aggregator):
+        given.topology.declare(Objection(name, objection))
 
 
 def row_of(

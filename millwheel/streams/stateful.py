@@ -29,7 +29,7 @@ from millwheel.streams.counted import CountWindowedStream
 from millwheel.streams.declaring import Input, StepOptions, declare_step
 from millwheel.streams.missing_steps import MissingSteps
 from millwheel.streams.result_types import one_result, state_of_initial, updated_result
-from millwheel.streams.rows import aggregates_by_name
+from millwheel.streams.rows import aggregates_by_name, note_objection
 from millwheel.streams.steps import Branch
 from millwheel.streams.stream import Stream
 
@@ -133,7 +133,9 @@ class StatefulSteps(MissingSteps, Generic[T]):
         """
         aggregator, row = aggregates_by_name(name, into, aggregates, self.input, windowed=False)
         step: RunningAggregate[Any] = RunningAggregate(aggregator, name, row)
-        return self.step(name, step, row.type, options or {})
+        found = self.step(name, step, row.type, options or {})
+        note_objection(name, aggregator, self.input)
+        return found
 
     @checked(StepOptions)
     def update(

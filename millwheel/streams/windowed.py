@@ -14,7 +14,7 @@ from millwheel.streams.declaring import Input, StepOptions, declare_step, other_
 from millwheel.streams.joining import JoinSteps
 from millwheel.streams.missing_steps import MissingSteps
 from millwheel.streams.result_types import item_result, one_result
-from millwheel.streams.rows import aggregates_by_name, bound
+from millwheel.streams.rows import aggregates_by_name, note_objection
 from millwheel.streams.spread import declare_phases
 from millwheel.streams.steps import Branch
 from millwheel.streams.stream import Stream
@@ -133,7 +133,7 @@ class WindowedStream(MissingSteps, Generic[T]):
                     f"aggregate({name!r}) gets one aggregator and also {', '.join(aggregates)}: give each aggregate by "
                     "a name, such as n=agg.count(), and options of the computation as options={'late': mw.Late.DROP}"
                 )
-            aggregator = bound(name, result, given)
+            aggregator = result.bind(given.known_type)
         elif aggregates:
             aggregator, row = aggregates_by_name(name, result, aggregates, given)
         else:
@@ -151,6 +151,7 @@ class WindowedStream(MissingSteps, Generic[T]):
                 allowed_lateness=allowed_lateness,
                 too_late=too_late,
             )
+            note_objection(name, aggregator, given)
             return Stream(given.topology, (Branch(name),), merge.outputs[name])
         kind: Any = SessionAggregate if isinstance(self.windows, SessionWindows) else Aggregate
         step: Aggregate[Any] | SessionAggregate[Any] = kind(
@@ -163,6 +164,7 @@ class WindowedStream(MissingSteps, Generic[T]):
             row=row,
         )
         declare_step(name, step, [given], {}, options or {})
+        note_objection(name, aggregator, given)
         return Stream(given.topology, (Branch(name),), step.outputs[name])
 
     @overload

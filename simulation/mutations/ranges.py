@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from millwheel.client.injector import dividing
+from millwheel.client.injector import dividing, tables
 from millwheel.client.injector.core import InjectorCore
 from millwheel.client.injector.outbound_queue import InjectedBatch
 from millwheel.client.injector.rerouting import Rerouting
@@ -519,10 +519,34 @@ rewriting(
     "G13",
     "a part of a table is cut into deliveries, though all its keys are of one interval",
     dividing,
-    "whole[first : first + DELIVERY_RECORDS]",
-    "whole[first:]",
+    "if count <= DELIVERY_RECORDS and (",
+    "if (",
     seeds=0,
     test="tests/injectors/test_dividing.py::test_no_delivery_is_larger_with_keys_of_one_interval",
+    why=_FEW,
+)
+
+rewriting(
+    "deliveries-of-any-bytes",
+    "G13",
+    "a delivery of a table has at most so many bytes, though all keys of the part are of one interval",
+    dividing,
+    "columns.batch.nbytes <= DELIVERY_BYTES or",
+    "columns.batch.nbytes or",
+    seeds=0,
+    test="tests/injectors/test_dividing.py::test_a_delivery_has_few_bytes_with_keys_of_one_interval",
+    why=_FEW,
+)
+
+rewriting(
+    "parts-by-a-former-routing",
+    "G13",
+    "a third of the window has room for a part of a table, by the routing at which it is accepted",
+    tables,
+    "count = part.within(*self._most())",
+    "count = whole",
+    seeds=0,
+    test="tests/injectors/test_table_parts.py::test_a_part_is_cut_where_consumers_have_joined",
     why=_FEW,
 )
 

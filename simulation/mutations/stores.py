@@ -176,3 +176,15 @@ rewriting(
     test="tests/model/test_envelope.py::test_a_deflated_value_has_the_bytes_that_it_states",
     why="the simulator's stores do not write values that contradict themselves",
 )
+
+rewriting(
+    "large-entries-at-once",
+    "G8",
+    "the other intervals of a worker have their turn between pieces of a large entry",
+    journals,
+    "            return result\n        await asyncio.sleep(0)",
+    "            return result",
+    seeds=0,
+    test="tests/store/cassandra/test_turns.py::test_others_have_turns_while_large_entries_go_by",
+    why="a simulated entry has few bytes",
+)

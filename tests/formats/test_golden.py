@@ -60,25 +60,31 @@ def test_a_number_of_a_removed_field_must_be_reserved(monkeypatch: pytest.Monkey
 
 
 def test_each_stored_format_number_has_a_recorded_form() -> None:
-    """A new module that states the number of a stored format needs a sample in this folder."""
+    """A new name of a number of a stored format needs a sample in this folder, also in a module that has others."""
     stated = {
-        path.relative_to(ROOT).as_posix()
+        f"{path.relative_to(ROOT).as_posix()} {name}"
         for folder in ("authority", "injectors", "master", "millwheel", "worker")
         for path in (ROOT / folder).rglob("*.py")
         if not path.is_symlink()
-        and re.search(r"^_?(\w+_)?FORMAT(_VERSION)?: Final = \d", path.read_text(), re.MULTILINE)
+        for name in re.findall(r"^(_?(?:\w+_)?FORMAT(?:_VERSION)?): Final = \d", path.read_text(), re.MULTILINE)
     }
     assert stated == {
-        "authority/journal.py",
-        "millwheel/cli/output.py",
-        "millwheel/model/envelope.py",
-        "millwheel/model/formats.py",
-        "millwheel/sdk/growing/codec.py",
-        "millwheel/sdk/growing/nodes.py",
-        "millwheel/snapshots/manifest.py",
-        "millwheel/store/directory.py",
-        "worker/dedup/results.py",
-        "worker/interval/commits/divided.py",
-        "worker/interval/entry.py",
-        "worker/log/entry.py",
-    }, "add a sample of the new form to tests/formats, and its module here"
+        "authority/journal.py _ENTRY_FORMAT",
+        "authority/journal.py _PART_FORMAT",
+        "millwheel/cli/output.py JSON_FORMAT",
+        "millwheel/model/envelope.py DEFLATED_FORMAT",
+        "millwheel/model/envelope.py FORMAT_VERSION",
+        "millwheel/model/formats.py NEWEST_FORMAT",
+        "millwheel/model/formats.py OLDEST_FORMAT",
+        "millwheel/sdk/growing/codec.py _FORMAT",
+        "millwheel/sdk/growing/nodes.py _FORMAT",
+        "millwheel/snapshots/manifest.py SNAPSHOT_FORMAT",
+        "millwheel/store/directory.py DIRECTORY_FORMAT",
+        "worker/dedup/results.py FORMAT",
+        "worker/dedup/results.py RANGES_FORMAT",
+        "worker/interval/commits/divided.py _FORMAT",
+        "worker/interval/entry.py FORMAT",
+        "worker/interval/entry.py PANES_FORMAT",
+        "worker/interval/entry.py RUNS_FORMAT",
+        "worker/log/entry.py LOG_ENTRY_FORMAT",
+    }, "add a sample of the new form to tests/formats, and its name here"

@@ -30,6 +30,9 @@ from .forms import StoredForm
 
 _WHERE: Final = "the sample"
 _ID: Final = IncarnationId("count.7")
+_DEFLATED: Final = bytes.fromhex(
+    "02a901971c881300007801edd03101000000c2a0f54f6d0a3f884061c0800103060c183060c0800103060c183060c0c07b6013880001"
+)
 _PARTS: Final = (PartId("meta", 7, 9), PartId("dedup/0", 7, 9))
 _HEAD: Final = JournalHead(7, 12, 9, _PARTS)
 
@@ -143,6 +146,8 @@ def _marker(_: Any) -> bytes:
 FORMS: Final = (
     StoredForm("store/marker of a directory", msgspec.json.decode(_marker(None)), _marker, msgspec.json.decode),
     StoredForm("envelope", b"payload", wrap, lambda blob: unwrap(blob, _WHERE)),
+    # Builds of zlib write other bytes, so those that were first written are read, and none are compared.
+    StoredForm("envelope/deflated", bytes(5_000), lambda _: _DEFLATED, lambda blob: unwrap(blob, _WHERE)),
     StoredForm(
         "store/head", _HEAD, layout.encode_head, lambda blob: layout.decode_head(blob, _PARTS, _WHERE)
     ),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from millwheel.client.injector.dividing import DELIVERY_RECORDS, divided
+from millwheel.client.injector.dividing import DELIVERY_BYTES, DELIVERY_RECORDS, divided
 from millwheel.rpc.columns import RecordColumns
 
 BOUNDS = st.lists(st.binary(min_size=1, max_size=2), unique=True, max_size=20).map(sorted)
@@ -33,6 +33,31 @@ def test_each_record_goes_to_the_interval_of_its_key(
         rows = [row for row, place in enumerate(places) if place == number] if starts else list(range(len(keys)))
         assert part.batch.column("number").to_pylist() == list(part.timestamps) == rows
         assert own == [ids[row] for row in rows]
+
+
+@pytest.mark.guarantee("G13")
+@pytest.mark.parametrize(("key", "starts"), [("key", []), ("", [b"m"]), ("key", [b"m"])], ids=["one", "log", "hot"])
+def test_what_is_not_divided_is_cut(key: str, starts: list[bytes]) -> None:
+    """A merge or a log comes, and the part was made for four intervals."""
+    count = 2 * DELIVERY_RECORDS + 1
+    batch = pa.record_batch({"key": ["a"] * count, "number": pa.array(range(count), pa.int64())})
+    found = list(divided(RecordColumns(batch, array("q", range(count)), key), starts, range(7, count + 7)))
+    assert [(number, len(part)) for number, part, _ in found] == [(0, DELIVERY_RECORDS)] * 2 + [(0, 1)]
+    assert [position for _, _, own in found for position in own] == [*range(7, count + 7)]
+    assert [one for _, part, _ in found for one in part.batch["number"].to_pylist()] == [*range(count)]
+    assert [time for _, part, _ in found for time in part.timestamps] == [*range(count)]
+    assert all(part.batch.get_total_buffer_size() < 2 * part.batch.nbytes for _, part, _ in found), "buffers of its own"
+
+
+@pytest.mark.guarantee("G13")
+@pytest.mark.parametrize("starts", [[], [b"b", b"m"]], ids=["one", "three"])
+def test_a_delivery_has_few_bytes_with_keys_of_one_interval(starts: list[bytes]) -> None:
+    texts = ["x" * 600] * 6_000 + ["y" * (DELIVERY_BYTES + 1)] + ["z"]
+    batch = pa.record_batch({"key": [*["a"] * (len(texts) - 1), "c"], "text": texts})
+    found = list(divided(RecordColumns(batch, array("q", range(len(texts))), "key"), starts, range(len(texts))))
+    assert sorted(position for _, _, own in found for position in own) == [*range(len(texts))]
+    assert all(part.batch.nbytes <= DELIVERY_BYTES or len(part) == 1 for _, part, _ in found)
+    assert max(len(part) for _, part, _ in found) > 500
 
 
 @pytest.mark.guarantee("G13")

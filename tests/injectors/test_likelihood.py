@@ -55,7 +55,9 @@ async def test_an_injector_refuses_times_in_other_units(server: DevServer, submi
                 UsageError, match=r"a record's timestamp of stream 'shop/orders': .*did you mean millwheel\.from_"
             ):
                 await injector.send(order, timestamp=wrong)
-            with pytest.raises(UsageError, match=r"^record 1: a record's timestamp .*any_timestamp=True"):
+            with pytest.raises(
+                UsageError, match=r"^a record's .*\(record 1 of the call, of which no .*any_timestamp=True"
+            ):
                 await injector.send_many([order, order], [from_seconds(1_700_000_000), wrong])
             with pytest.raises(UsageError, match=r"the watermark of stream 'shop/orders'"):
                 await injector.advance(wrong)

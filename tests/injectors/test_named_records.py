@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from millwheel.client.injector import Injector
+from millwheel.client.injector import Injector, InjectorSettings
 from millwheel.model.limits import MAX_KEY_BYTES, MAX_VALUE_BYTES
 from millwheel.sdk.errors import KeyExtractionError, MillwheelError, TooLargeError, UsageError, ValueEncodeError
 from millwheel.server.dev_server import DevServer
@@ -68,13 +68,13 @@ async def test_a_record_without_a_key_is_named_by_its_index(server: DevServer, s
 async def test_a_given_key_that_is_none_is_named(server: DevServer, submit: Submit) -> None:
     await submit("shop")
     async with Injector("orders", address=server.address) as injector:
-        for wrong, text in ((LONE, r"is no text that UTF-8 has: 'id-\\ud800'"), (7, "are str or bytes, not 7")):
-            with pytest.raises(UsageError, match=text):
+        for wrong, text in ((LONE, r"a key .* is no text that UTF-8 has: 'id-\\ud800'"), (7, "keys .* not 7")):
+            with pytest.raises(UsageError, match=rf"^record {AT}: {text}"):
                 await injector.send_many(values()[: AT + 1], range(1, AT + 2), keys=keys(wrong)[: AT + 1])
-        assert injector.accepted == 2 * 1_000, "whole thousands before it"
+        assert injector.accepted == 2 * AT
         with pytest.raises(TooLargeError, match=rf"^record {AT}: a key for computation"):
             await injector.send_many(values(), range(1, COUNT + 1), keys=keys("k" * (MAX_KEY_BYTES + 1)))
-        assert injector.accepted == 2 * 1_000 + AT
+        assert injector.accepted == 3 * AT
 
 
 @pytest.mark.paper(section="6.1.1")
@@ -83,7 +83,9 @@ async def test_a_given_key_that_is_none_is_named(server: DevServer, submit: Subm
     [(LONE, r"no text that UTF-8 has: 'id-\\ud800' \(surrogates not allowed at character 3\)"), ("", "is empty")],
     ids=["surrogate", "empty"],
 )
-async def test_a_wrong_id_is_an_error_of_the_call(server: DevServer, submit: Submit, wrong: str, text: str) -> None:
+async def test_a_wrong_id_is_named_and_those_before_it_are_sent(
+    server: DevServer, submit: Submit, wrong: str, text: str
+) -> None:
     await submit("shop")
     ids: list[Any] = [*range(AT), wrong, *range(AT + 1, COUNT)]
     async with Injector("orders", address=server.address) as injector:
@@ -94,6 +96,22 @@ async def test_a_wrong_id_is_an_error_of_the_call(server: DevServer, submit: Sub
         assert injector.accepted == 0
         with pytest.raises(UsageError, match=rf"^record {AT}: a record's id .*{text}"):
             await injector.send_many(values(), range(1, COUNT + 1), ids=ids)
-        assert injector.accepted == 1_000
+        assert injector.accepted == AT
+        await injector.send_many(values()[AT + 1 :], range(AT + 2, COUNT + 1), ids=ids[AT + 1 :])
+        assert injector.accepted == COUNT - 1, "who goes on behind the named record has sent all others"
         await injector.send_many(values()[:2], [1, 2], ids=[b"\xff\x00", b"\xfe"])
         await asyncio.wait_for(injector.finish(), patience(20))
+
+
+@pytest.mark.paper(section="4.5")
+async def test_a_wrong_time_is_of_the_call_and_none_is_sent(server: DevServer, submit: Submit) -> None:
+    """So its error does not begin with the record, as if those before it were sent."""
+    await submit("shop")
+    second = 1_700_000_000
+    times = [*(second * 1_000_000 + at for at in range(COUNT - 1)), second]
+    async with Injector("orders", address=server.address, settings=InjectorSettings(any_timestamp=False)) as injector:
+        with pytest.raises(
+            UsageError, match=rf"^a record's timestamp .*\(record {COUNT - 1} of the call, of which no "
+        ):
+            await injector.send_many(values(), times)
+        assert injector.accepted == 0

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from millwheel.model.envelope import DEFLATED_FORMAT, wrap_deflated
 from millwheel.model.incarnation import IncarnationId
 from millwheel.store.contract import Append, JournalHead, PartId, SequencerRefusedError, StateRow, StoreUnavailableError
 from simulation.clocks import replaced
@@ -116,3 +117,23 @@ def test_the_later_commits_row_stands_for_any_clocks(tmp_path: Path) -> None:
         return row
 
     assert played(tmp_path, "cassandra", {}, play) == StateRow(b"k", 2, b"2")
+
+
+@pytest.mark.guarantee("G12", section="6.2")
+def test_deflated_entries_are_read_by_the_next_owner(tmp_path: Path) -> None:
+    """The checkers' view of the cluster has them, too."""
+    entry = b"abcdefgh" * 100
+
+    async def play(world: World) -> tuple[list[bytes], dict[int, bytes]]:
+        assert wrap_deflated(entry)[0] == DEFLATED_FORMAT, "by the plan's bound, which is below that of the product"
+        store: Any = world.store
+        owner, heir = store.open(), store.open()
+        await owner.create_journal("j")
+        await owner.fence("j", 1)
+        for commit in (1, 2):
+            await owner.append("j", Append(1, commit, 0, (), entry, deflate=True))
+        head = await heir.fence("j", 2)
+        return await heir.read_entries("j", 1, head.commit), store.inner.journals["j"].entries
+
+    read, seen = played(tmp_path, "cassandra", {"deflate": 1, "piece": 64}, play)
+    assert (read, seen) == ([entry, entry], {1: entry, 2: entry})

@@ -204,6 +204,35 @@ def test_an_aggregate_of_numbers_takes_none_only_by_where(kind: str) -> None:
             refuse()
 
 
+def test_a_given_type_does_not_hide_none() -> None:
+    """Regression: it was submitted, and its hook failed at the first None without an advice."""
+    topology = mw.Topology("t")
+    topology.source("items", Item).key_by("id").aggregate("totals", n=agg.sum("maybe", int), m=agg.sum(maybe_of, int))
+    for name, read in (("n", "'maybe'"), ("m", "a value")):
+        wanted = f"{name}: agg.sum takes numbers, but {read} is int | None: leave out"
+        assert any(wanted in str(one) for one in topology.validate()), wanted
+    agg.sum("absent", int).bind(Item)  # it was submitted, too, and so it loads
+    compile_computation(topology, "totals")
+
+
+def test_an_objection_goes_with_a_step_that_is_declared() -> None:
+    """Regression: in a notebook, the objection to a step that was an error stayed for ever."""
+
+    class Sum(msgspec.Struct):
+        key: str
+        wrong: int
+
+    topology = mw.Topology("t")
+    keyed = topology.source("items", Item).key_by("id")
+    made: list[Any] = [keyed, keyed.window(windows.tumbling(HOUR)), keyed.count_window(3)]
+    for steps in made:
+        name, aggregate = f"out{len(topology.plan().computations)}", steps.aggregate
+        with pytest.raises(mw.UsageError):
+            aggregate(name, Sum, n=agg.sum("maybe"))
+        aggregate(name, n=agg.sum("maybe", where=lambda item: item.maybe is not None))
+        assert topology.validate() == []
+
+
 @pytest.mark.parametrize("of", ["maybe", maybe_of])
 @pytest.mark.parametrize("kind", ["sum", "mean", "variance", "quantile", "histogram"])
 def test_none_among_numbers_says_what_to_do(kind: str, of: Any) -> None:

@@ -15,8 +15,8 @@ from typing import Any, Final
 from millwheel.client.injector.asking import RecordAsker
 from millwheel.client.injector.checking import DeclaredTypes
 from millwheel.client.injector.encoding import GivenKeys, RecordEncoder
-from millwheel.client.injector.errors import RefusedRecordError
-from millwheel.client.injector.ids import BatchOf, IdScope, RecordIds, UserId
+from millwheel.client.injector.errors import RefusedRecordError, WrongIdOrKeyError
+from millwheel.client.injector.ids import BatchOf, IdScope, RecordIds, UserId, first_wrong
 from millwheel.client.injector.keying import KeyColumn, RecordKeys, first_refused
 from millwheel.client.injector.messages import Columns, within
 from millwheel.client.injector.retries import KeyRetries
@@ -179,7 +179,7 @@ class RecordAdmission:
                 break
             try:
                 accepted = await self._accept(call, start, end, in_turn=in_turn)
-            except (ValueEncodeError, KeyExtractionError, TooLargeError) as error:
+            except (ValueEncodeError, KeyExtractionError, TooLargeError, WrongIdOrKeyError) as error:
                 if call.refused is not None:
                     call.refused(start, error)
                 raise
@@ -243,7 +243,7 @@ class RecordAdmission:
             for name in missing:
                 try:
                     found[name] = await self._key_column(name, call, start, data)
-                except TooLargeError:  # among keys that were given. Those before it are passed first
+                except (TooLargeError, WrongIdOrKeyError):  # a key that was given. Those before it are passed first
                     if len(data) == 1:
                         raise
                     return await self._accept(call, start, start + len(data) // 2, in_turn=in_turn)
@@ -252,7 +252,12 @@ class RecordAdmission:
                 end = await self._room_for(call, start, end)
                 data = data[: end - start]
         self.drain()
-        columns = self._admit(call, start, data, found)
+        try:
+            columns = self._admit(call, start, data, found)
+        except WrongIdOrKeyError:  # an id. The records before it are passed first
+            if len(data) == 1:
+                raise
+            return await self._accept(call, start, start + len(data) // 2, in_turn=in_turn)
         self._session.step(columns)
         if call.ids is None and call.positions is None:
             self.ids.next += len(columns.values)
@@ -369,7 +374,12 @@ class RecordAdmission:
         refused = self._first_refused(present, scope)
         if refused is not None:
             raise RefusedRecordError(*refused)
-        columns = self._columns(call, 0, data, present)
+        try:
+            columns = self._columns(call, 0, data, present)
+        except WrongIdOrKeyError as error:
+            if ids is not None and len(ids) > 1:
+                error.args = (f"record {first_wrong(ids)}: {error}",)
+            raise
         known = unacked().get(scope, ()) if ids is not None else ()
         self._session.step(_without(columns, known) if known else columns)
         self.ids.next += len(values) if ids is None else 0

@@ -10,10 +10,12 @@ from typing import Any, Final
 from millwheel.rpc.column_keys import bytes_in
 from millwheel.rpc.columns import RecordColumns
 
-__all__ = ["DELIVERY_RECORDS", "divided"]
+__all__ = ["DELIVERY_BYTES", "DELIVERY_RECORDS", "divided"]
 
 DELIVERY_RECORDS: Final = 8_192
 """The most records of a table in one delivery: the receiver takes them in one step."""
+DELIVERY_BYTES: Final = 1 << 20
+"""The most bytes of their columns in one delivery. A larger record is delivered alone."""
 
 _COMPARED: Final = 12
 """With at most so many bounds, each key is compared with each bound in Arrow: 7 ns each. A search takes 100 ns."""
@@ -22,9 +24,10 @@ _COMPARED: Final = 12
 def divided(
     columns: RecordColumns, starts: Sequence[bytes], ids: Sequence[Any]
 ) -> Iterator[tuple[int, RecordColumns, Sequence[Any]]]:
-    """The records of each interval that has some, by its number, with their ids: at most ``DELIVERY_RECORDS`` at once.
+    """The records of each interval that has some, by its number, with their ids, as deliveries.
 
-    A part that is not divided stays as it is: it has no more records than its sender wants in a delivery.
+    Invariant (G13): each has at most ``DELIVERY_RECORDS`` and ``DELIVERY_BYTES``, also where all records are of one
+    interval: the routing may have changed since a part was made for several.
 
     Args:
         columns: The records.
@@ -32,7 +35,7 @@ def divided(
         ids: The ids of the records.
     """
     if not starts or not columns.key:
-        yield 0, columns, ids
+        yield from _cut(0, columns, ids)
         return
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -40,14 +43,23 @@ def divided(
     keys = columns.batch.column(columns.key)
     of_records = _by_comparison(keys, starts) if len(starts) <= _COMPARED else _by_search(keys, starts)
     found = sorted(pc.unique(of_records).to_pylist())
-    if len(found) == 1 and len(columns) <= DELIVERY_RECORDS:
-        yield found[0], columns, ids
+    if len(found) == 1:
+        yield from _cut(found[0], columns, ids)
         return
     for number in found:
         whole = pc.indices_nonzero(pc.equal(of_records, pa.scalar(number, of_records.type)))
-        for first in range(0, len(whole), DELIVERY_RECORDS):
-            indexes = whole[first : first + DELIVERY_RECORDS]
-            yield number, columns.taken(indexes), _ids_at(ids, indexes)
+        yield from _cut(number, columns.taken(whole), _ids_at(ids, whole))
+
+
+def _cut(number: int, columns: RecordColumns, ids: Sequence[Any]) -> Iterator[tuple[int, RecordColumns, Sequence[Any]]]:
+    """The records of interval ``number``, in deliveries that are not too large."""
+    count = len(columns)
+    if count <= DELIVERY_RECORDS and (columns.batch.nbytes <= DELIVERY_BYTES or count == 1):
+        yield number, columns, ids
+        return
+    at = DELIVERY_RECORDS if count > DELIVERY_RECORDS else count // 2
+    yield from _cut(number, columns.cut(0, at), ids[:at])
+    yield from _cut(number, columns.cut(at, count), ids[at:])
 
 
 def _ids_at(ids: Sequence[Any], indexes: Any) -> Sequence[Any]:

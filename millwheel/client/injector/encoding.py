@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from millwheel.client.injector.errors import WrongIdOrKeyError
 from millwheel.client.injector.routing import ConsumerRouting
 from millwheel.model.limits import MAX_KEY_BYTES, MAX_VALUE_BYTES
 from millwheel.model.stream_names import local_name
@@ -138,6 +139,7 @@ class RecordEncoder:
         Raises:
             KeyExtractionError: A value has no key.
             TooLargeError: A key is too large.
+            WrongIdOrKeyError: A given key is none.
             UsageError: The given keys do not fit the records.
         """
         if consumer.log:
@@ -185,12 +187,14 @@ class RecordEncoder:
         try:
             keys = [key.encode() if isinstance(key, str) else key for key in column]
         except UnicodeEncodeError as error:
-            raise UsageError(
+            raise WrongIdOrKeyError(
                 f"a key for computation {consumer.computation!r} is no text that UTF-8 has: {error.object!a:.80} "
                 f"({error.reason} at character {error.start})"
             ) from error
         if wrong := [key for key in keys if key.__class__ is not bytes]:
-            raise UsageError(f"keys for computation {consumer.computation!r} are str or bytes, not {wrong[0]!r:.80}")
+            raise WrongIdOrKeyError(
+                f"keys for computation {consumer.computation!r} are str or bytes, not {wrong[0]!r:.80}"
+            )
         if keys and (longest := max(map(len, keys))) > MAX_KEY_BYTES:
             raise TooLargeError(f"a key for computation {consumer.computation!r}", longest, MAX_KEY_BYTES)
         return keys

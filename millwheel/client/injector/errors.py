@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import Timestamp, format_timestamp
-from millwheel.sdk.errors import MillwheelError
+from millwheel.sdk.errors import MillwheelError, UsageError
 
 __all__ = [
     "ForgottenIdsError",
@@ -18,6 +18,7 @@ __all__ = [
     "RecordsLeftError",
     "RefusedRecordError",
     "StreamDrainingError",
+    "WrongIdOrKeyError",
 ]
 
 
@@ -77,6 +78,10 @@ class RecordsLeftError(InjectorError):
             f"{computation!r}, which read stream {stream!r}, has ended with records un-ACKed: they are not in; "
             "send them again from a new injector, under the ids that they have"
         )
+
+
+class WrongIdOrKeyError(UsageError):
+    """An id or a key that the caller has given for one record is none."""
 
 
 class RefusedRecordError(MillwheelError):

@@ -32,6 +32,7 @@ from hashlib import blake2b
 from operator import index
 from typing import Final
 
+from millwheel.client.injector.errors import WrongIdOrKeyError
 from millwheel.model.deliveries import ID_BYTES
 from millwheel.sdk.errors import UsageError
 
@@ -46,6 +47,7 @@ __all__ = [
     "checked_position",
     "drawn_scope",
     "falling",
+    "first_wrong",
     "partition_scope",
 ]
 
@@ -127,7 +129,7 @@ class IdHasher:
         self._base = blake2b(scope, digest_size=ID_BYTES, person=b"millwheel.id")
 
     def hash_all(self, ids: Iterable[UserId]) -> list[bytes]:
-        """Hash each id. UsageError names an id that is empty, has no bytes, or is not a str, bytes or int."""
+        """Hash each id. WrongIdOrKeyError names an id that is empty, has no bytes, or is not a str, bytes or int."""
         begun, hashes = self._base.copy, list[bytes]()
         for id_ in ids:
             hasher = begun()
@@ -145,25 +147,27 @@ def _text(id_: UserId) -> bytes:
         elif isinstance(id_, int) and not isinstance(id_, bool):
             text = b"%d" % id_
         else:
-            raise UsageError(f"a record's id is a str, bytes or int, not {type(id_).__name__}: {id_!r:.80}")
+            raise WrongIdOrKeyError(f"a record's id is a str, bytes or int, not {type(id_).__name__}: {id_!r:.80}")
     except UnicodeEncodeError as error:
-        raise UsageError(
+        raise WrongIdOrKeyError(
             f"a record's id is no text that UTF-8 has: {id_!a:.80} ({error.reason} at character {error.start}): give "
             "bytes, or a text without halves of surrogate pairs"
         ) from error
     except ValueError as error:
-        raise UsageError(f"a record's id is an integer of too many digits ({error}): give bytes or a text") from error
+        raise WrongIdOrKeyError(
+            f"a record's id is an integer of too many digits ({error}): give bytes or a text"
+        ) from error
     if not text:
-        raise UsageError("a record's id is empty: give it one that is its own, or none")
+        raise WrongIdOrKeyError("a record's id is empty: give it one that is its own, or none")
     return text
 
 
-def _first_wrong(ids: Sequence[UserId]) -> int:
+def first_wrong(ids: Sequence[UserId]) -> int:
     """The index of the first id that is none."""
     for at, id_ in enumerate(ids):
         try:
             _text(id_)
-        except UsageError:
+        except WrongIdOrKeyError:
             return at
     raise AssertionError("each of these is an id")
 
@@ -227,12 +231,7 @@ class RecordIds:
     def delivery_ids(
         self, ids: Sequence[UserId] | None, positions: Sequence[int] | None, part: slice
     ) -> Sequence[int] | Sequence[bytes]:
-        """The ids under which the records ``part`` are delivered. UsageError: one of them is no id."""
+        """The ids under which the records ``part`` are delivered. WrongIdOrKeyError: one of them is no id."""
         if ids is not None:
-            try:
-                return self._hasher.hash_all(ids[part])
-            except UsageError as error:
-                if len(ids) > 1:
-                    error.args = (f"record {_first_wrong(ids)}: {error}",)
-                raise
+            return self._hasher.hash_all(ids[part])
         return range(self.next, self.next + part.stop - part.start) if positions is None else positions[part]

@@ -89,8 +89,8 @@ class Injector(InjectorProcess):
         """Send records, given as columns of equal length. Returns when all are accepted.
 
         Records are accepted in order, up to 1,000 at a time. If the call raises, :attr:`accepted` counts earlier ones.
-        If a record is refused, the error says its index in the call, and all records before it are accepted. An id or a
-        key that is none is an error of the call: up to 1,000 records before it are not accepted either.
+        If an error begins with ``record 17:``, that is the index of the record which it refuses, and all records before
+        it are accepted. All other errors are of the call. A time in a wrong unit is one: no record is accepted then.
 
         Args:
             values: The records.
@@ -107,7 +107,8 @@ class Injector(InjectorProcess):
             ValueEncodeError: A value is not of the stream's type.
             KeyExtractionError: A value has no key.
             TooLargeError: A value or a key is too large.
-            UsageError: The columns do not fit together, or positions do not rise.
+            UsageError: The columns do not fit together, or positions do not rise. An id or a given key is none. Or a
+                time is probably not in microseconds.
             InjectorError: The injector has stopped; the error says why.
         """
         self._session.check()

@@ -93,7 +93,8 @@ class TimeCheck:
     def check(self, times: Sequence[int], what: str, *, of_records: bool = False) -> None:
         """Check times in microseconds. ``what`` names them in the error.
 
-        ``of_records``: they are of a call's records, so the error says which of these has the time.
+        ``of_records``: they are of a call's records, so the error says which of these has the time. They are checked
+        before the first one is accepted, so the error does not begin with that record, as if those before it were sent.
 
         Raises:
             UsageError: A time is probably in another unit than microseconds.
@@ -106,8 +107,9 @@ class TimeCheck:
             return  # not a number: the core raises the error
         if unlikely_times:
             why = unlikely(unlikely_times[0], self._clock(), _IN_UNITS, _MEANT)
-            place = f"record {list(times).index(unlikely_times[0])}: " if of_records and len(times) > 1 else ""
-            raise UsageError(f"{place}{what} of stream {self._stream!r}: {why}")
+            at = list(times).index(unlikely_times[0])
+            place = f" (record {at} of the call, of which no record is sent)" if of_records and len(times) > 1 else ""
+            raise UsageError(f"{what} of stream {self._stream!r}{place}: {why}")
 
     def _is_likely(self, time_us: int) -> bool:
         if self.first <= time_us <= self.last or not MIN_TIMESTAMP < time_us < MAX_TIMESTAMP:

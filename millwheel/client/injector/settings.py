@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from millwheel.client.injector.likelihood import any_timestamp_default
 from millwheel.client.injector.messages import Limits
 from millwheel.client.injector.stalls import Explain
+from millwheel.sdk.errors import UsageError
 
 __all__ = ["InjectorSettings"]
 
@@ -43,3 +44,9 @@ class InjectorSettings:
     explain: Explain | None = None
     """Returns why a computation does not ACK. By default the owner of its interval says why."""
     limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        """Raises UsageError if ``extra_columns`` is a text: its letters would be the columns."""
+        given: object = self.extra_columns
+        if isinstance(given, str):
+            raise UsageError(f"extra_columns is a set of names: write frozenset({{{given!r}}})")

@@ -64,8 +64,9 @@ class TableForms:
         self.counts = TableCounts()
         self._session = session
         self._settings = settings
-        self._looked: tuple[Any, Any, _ByRows | None] | None = None
-        """The last schema of a table, the declared types, and why such records do not go by columns."""
+        self._looked: tuple[Any, Any, str | None, _ByRows | None] | None = None
+        """The last schema of a table, the declared types, the column of ids, and why such records do not go by
+        columns."""
         self._said: set[tuple[Any, str]] = set()
 
     def keys(self, values: Any, id_column: str | None = None) -> Mapping[IncarnationId, str] | None:
@@ -112,15 +113,15 @@ class TableForms:
     def _misfit(self, schema: Any, routing: StreamRouting, id_column: str | None) -> _ByRows | None:
         """Why records with such columns are not surely of a declared type. None: they are, or no type is declared."""
         known = self._looked
-        if known is None or known[0] != schema or known[1] is not routing.schemas:
+        if known is None or known[0] != schema or known[1] is not routing.schemas or known[2] != id_column:
             meant = {id_column, *self._settings.extra_columns}
             if unseen := [repr(name) for name in _undeclared(schema, routing.schemas) if name not in meant]:
                 shown = named(unseen)
                 text = f"a table has columns that are no fields of {routing.record_type}, which ignores them: {shown}"
                 self._say(logging.WARNING, schema, text)
             declared = routing.schemas if self._settings.check_types else ()
-            known = self._looked = schema, routing.schemas, _misfit_of(schema, declared)
-        return known[2]
+            known = self._looked = schema, routing.schemas, id_column, _misfit_of(schema, declared)
+        return known[3]
 
     def look_at_workers(self) -> None:
         """Say which workers have answered that they read no columns."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from millwheel.client.injector.admission import CHUNK_RECORDS, RecordAdmission
-from millwheel.client.injector.dividing import DELIVERY_RECORDS
+from millwheel.client.injector.dividing import DELIVERY_BYTES, DELIVERY_RECORDS
 from millwheel.client.injector.ids import BatchOf, IdScope
 from millwheel.client.injector.messages import Columns
 from millwheel.client.injector.session import InjectorSession
@@ -30,8 +30,9 @@ __all__ = ["TableAdmission", "plain_table", "table_parts", "times_in"]
 
 _MAX_INTERVALS: Final = 4
 """A part of a table has records for so many deliveries at most. It is divided over the intervals of their keys."""
-_DELIVERY_BYTES: Final = 1 << 20
-"""The most bytes of the columns of a part, for each delivery. A larger record is passed alone."""
+_FULL: Final = 7 / 8
+"""How full the deliveries of a part for several intervals are, if its keys are spread evenly. No share is exactly even,
+and one that is a little larger than a delivery would be two of them."""
 _NAMES_BYTES: Final = 8 << 20
 """The most bytes that the names of columns have if the records are sent one by one after all."""
 
@@ -140,7 +141,9 @@ def times_in(table: Any) -> list[int]:
     return [found[name].as_py() for name in ("min", "max")] if table.num_rows else []
 
 
-def table_parts(table: Any, most: int = DELIVERY_RECORDS) -> Iterator[tuple[Any, array[int]]]:
+def table_parts(
+    table: Any, most: int = DELIVERY_RECORDS, size: int = DELIVERY_BYTES
+) -> Iterator[tuple[Any, array[int]]]:
     """The parts of a ``plain_table``: record batches without the timestamps, and these, in microseconds.
 
     A part has buffers of its own, if it may go by columns. So what is not ACKed keeps no more of the table in memory.
@@ -148,12 +151,12 @@ def table_parts(table: Any, most: int = DELIVERY_RECORDS) -> Iterator[tuple[Any,
     Args:
         table: The table.
         most: The most records of a part.
+        size: The most bytes of a part. A larger record is a part of its own.
     """
     import pyarrow as pa
 
     plain = plain_types()
     names = names_bytes(table.column_names)
-    size = _DELIVERY_BYTES * max(1, most // DELIVERY_RECORDS)
     rows = max(1, min(most, size * table.num_rows // max(1, table.nbytes), _NAMES_BYTES // names))
     with suppress(pa.ArrowNotImplementedError):  # dictionaries of lists, for example: a part is then of one chunk
         table = table.combine_chunks()
@@ -229,6 +232,27 @@ class _Part:
     id_column: str | None
     batch: BatchOf | None
 
+    def within(self, most: int, size: int) -> int:
+        """How many of its first records are at most so many, with at most so many bytes. At least one."""
+        count = min(len(self.timestamps), most)
+        while count > 1 and self.values.slice(0, count).nbytes > size:
+            count //= 2
+        return count
+
+    def cut(self, first: int, end: int) -> _Part:
+        """Its records from ``first`` to before ``end``. All are to go by columns."""
+        records = RecordColumns(self.values, self.timestamps, "").cut(first, end)
+        positions = None if self.positions is None else self.positions[first:end]
+        ids = None if self.ids is None else self.ids[first:end]
+        return replace(
+            self,
+            values=records.batch,
+            timestamps=records.timestamps,
+            row=self.row + first,
+            positions=positions,
+            ids=ids,
+        )
+
     def name_row(self, at: int, error: MillwheelError) -> None:
         """Add to the error of record ``at``: which row of the table that is, what its column has, and what was sent."""
         row = self.row + at
@@ -259,16 +283,17 @@ class TableAdmission:
         """Say which workers have answered that they read no columns."""
         self._forms.look_at_workers()
 
-    @property
-    def _most(self) -> int:
-        """The most records of a part: so many that each interval gets a large delivery.
+    def _most(self) -> tuple[int, int]:
+        """The most records and bytes of a part, by the present routing: so many that intervals get large deliveries.
 
         Invariant (G13): a third of the window has room for the part, also if each consumer gets its records.
         """
-        consumers = self._session.routing.consumers.values()
+        consumers, limits = self._session.routing.consumers.values(), self._settings.limits
         intervals = min((len(one.routes) for one in consumers), default=1)
-        room = self._settings.limits.window_records // max(1, len(consumers)) // 3
-        return max(1, min(DELIVERY_RECORDS * min(intervals, _MAX_INTERVALS), room))
+        deliveries = 1 if intervals <= 1 else _FULL * min(intervals, _MAX_INTERVALS)
+        part = 3 * max(1, len(consumers))
+        records = min(int(DELIVERY_RECORDS * deliveries), limits.window_records // part)
+        return max(1, records), max(1, min(int(DELIVERY_BYTES * deliveries), limits.window_bytes // part))
 
     async def send(
         self,
@@ -292,7 +317,7 @@ class TableAdmission:
             ValueEncodeError: A row is not of the stream's type.
         """
         row = 0
-        for values, timestamps in table_parts(table, self._most):
+        for values, timestamps in table_parts(table, *self._most()):
             end = row + len(timestamps)
             positions = None if position is None else range(position + row, position + end)
             ids = None if id_column is None else _id_texts(values.column(id_column))
@@ -300,18 +325,23 @@ class TableAdmission:
             row = end
 
     async def _send_part(self, part: _Part) -> None:
-        count, admission = len(part.timestamps), self._admission
+        """Send a part. It was cut by an earlier routing, so by the present one it may be too large."""
+        admission = self._admission
         newest = extremes_of(part.timestamps)[1]
         scope = admission.ids.scope(part.ids, part.positions, part.partition, part.batch)
         async with admission.turns:
             self._session.check()
             while (keys := self._forms.keys(part.values, part.id_column)) is not None:
-                routing = self._session.routing
+                routing, whole = self._session.routing, len(part.timestamps)
+                count = part.within(*self._most())
                 await admission.wait_for_room(newest, count)
                 self._session.check()
-                if routing is self._session.routing:
-                    self._accept(RecordColumns(part.values, part.timestamps, ""), keys, part, scope)
+                if routing is not self._session.routing:
+                    continue
+                self._accept(part if count == whole else part.cut(0, count), keys, scope)
+                if count == whole:
                     return
+                part = part.cut(count, whole)
         await self._send_rows(part)
 
     async def _send_rows(self, part: _Part) -> None:
@@ -360,8 +390,9 @@ class TableAdmission:
             encoded += more
         return encoded, wrong
 
-    def _accept(self, records: RecordColumns, names: Mapping[IncarnationId, str], part: _Part, scope: IdScope) -> None:
+    def _accept(self, part: _Part, names: Mapping[IncarnationId, str], scope: IdScope) -> None:
         """Pass records to the core. Nothing is awaited since the look at the routing."""
+        records = RecordColumns(part.values, part.timestamps, "")
         admission, count = self._admission, len(records)
         admission.drain()
         ids = admission.ids.delivery_ids(part.ids, part.positions, slice(0, count))

@@ -7,15 +7,16 @@ commit number, so an entry exists exactly if the commit number has reached it.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Final
 
 from cassandra import ConsistencyLevel
 from cassandra.cluster import Session as DriverSession
 from cassandra.query import PreparedStatement
 
-from millwheel.model.envelope import HEADER_BYTES, unwrap, wrap, wrap_deflated
+from millwheel.model.envelope import HEADER_BYTES, PIECE_BYTES, deflating, inflating, wrap
 from millwheel.store import journal_rules as rules
 from millwheel.store.cassandra.schema import HEAD_ROW
 from millwheel.store.cassandra.session import CassandraSession, Row
@@ -160,7 +161,7 @@ class Journals:
             # The append is either refused or invalid. The current head decides which error is raised.
             rules.appended(journal, await self.head(journal), append)
         # Equal entries give equal values, so the caller's repetition of an append has the same bytes.
-        value = wrap_deflated(append.entry) if append.deflate else wrap(append.entry)
+        value = await _in_turns(deflating(append.entry)) if append.deflate else wrap(append.entry)
         statement, values = self._bind_append(journal, append, value)
 
         async def attempt(repeated: bool) -> None:
@@ -184,13 +185,18 @@ class Journals:
 
     async def read_entries(self, journal: str, first: int, last: int) -> list[bytes]:
         """See :meth:`StateStore.read_entries`."""
-        entries: list[bytes] = []
+        entries, size = list[bytes](), 0
         for start in range(first, last + 1, MAX_CONCURRENT_READS):
             end = min(start + MAX_CONCURRENT_READS - 1, last)
             rows = await self._session.repeat(self._statements["entries"], (journal, start, end))
             found: dict[int, bytes] = dict(rows)
             for commit in range(start, end + 1):
-                entries.append(unwrap(found.get(commit), f"entry {commit} of journal {journal}"))
+                entry = await _in_turns(inflating(found.get(commit), f"entry {commit} of journal {journal}"))
+                entries.append(entry)
+                size += len(entry)
+                if size >= PIECE_BYTES:  # of entries that are too small for a stop of their own
+                    size = 0
+                    await asyncio.sleep(0)
         return entries
 
     async def delete_entries(self, journal: str, below: int) -> None:
@@ -232,6 +238,17 @@ class Journals:
     async def _created_by(self, journal: str) -> uuid.UUID | None:
         rows = await self._session.execute(self._statements["creator"], (journal,))
         return rows[0][0] if rows else None
+
+
+async def _in_turns(steps: Generator[None, None, bytes]) -> bytes:
+    """The result. At each stop the other tasks get their turn: each interval of this worker uses this loop."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: bytes = end.value
+            return result
+        await asyncio.sleep(0)
 
 
 def _held(journal: str, answer: Sequence[Row]) -> int | None:

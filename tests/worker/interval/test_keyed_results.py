@@ -64,7 +64,7 @@ def test_keyed_results_reach_the_intervals_of_their_rows(
     found: dict[Any, list[Any]] = {}
     for one in Outbox(where).add([], runs=runs):
         found.setdefault((one.consumer, one.journal), []).extend(Outbox.rows_of(one))
-        assert one.whole
+        assert one.complete
         assert all(low < high for low, high in pairwise(one.positions))
     expected: dict[Any, list[Any]] = {}
     for row in rows:
