@@ -9,10 +9,12 @@ from millwheel.store.contract import PartId
 from millwheel.worker.dedup import DedupSnapshot
 from millwheel.worker.messages import WriteParts
 
-__all__ = ["DEDUP_PART", "JournalBase"]
+__all__ = ["DEDUP_PART", "FIRST_BATCH_PART", "JournalBase"]
 
 DEDUP_PART: Final = "dedup"
 """The kind of base part that holds the ids in memory, and the names of the segments."""
+FIRST_BATCH_PART: Final = 1 << 20
+"""The parts of that kind with ids of batches, which are written once, are numbered from here."""
 
 
 class JournalBase:
@@ -62,14 +64,32 @@ class JournalBase:
         """
         blobs = blobs | {f"{DEDUP_PART}/{number}": blob for number, blob in enumerate(ids.blobs)}
         parts = {PartId(name, self.sequencer, self.committed): blob for name, blob in blobs.items()} | more
+        batch_parts = self._write_batch_ids(ids, parts)
         relied = set(ids.segments)
         for name in [name for name in self.segments if name not in relied]:
             self._collected += self.segments.pop(name)
         segments = [part for name in ids.segments for part in self.segments[name]]
         self._number += 1
-        self._writing = self.committed, tuple(sorted([*parts, *kept, *segments]))
+        self._writing = self.committed, tuple(sorted({*parts, *kept, *segments, *batch_parts}))
         self.bytes = 0
         return WriteParts(self.name, self._number, parts)
+
+    def _write_batch_ids(self, ids: DedupSnapshot, parts: dict[PartId, bytes]) -> list[PartId]:
+        """The parts with ids of batches. Those that have no part yet are added to ``parts``.
+
+        Invariant (G1): each of them is in the present base, or is written with this one. So the head names it until its
+        batch is completed. Who could break it: a second base that is captured before the first one is named.
+        Each number is used by one part of a base: a takeover of an earlier version knows parts by their numbers.
+        """
+        found = [one.part for _, _, one in ids.batch_ids if one.part is not None]
+        number = max((int(part.name.partition("/")[2]) for part in found), default=FIRST_BATCH_PART - 1)
+        for query, batch, one in ids.batch_ids:
+            if one.part is None:
+                number += 1
+                one.part = PartId(f"{DEDUP_PART}/{number}", self.sequencer, self.committed)
+                parts[one.part], one.ids = ids.encoded(query, batch, one.ids), b""
+                found.append(one.part)
+        return found
 
     def parts_written(self, number: int) -> None:
         """Parts are acknowledged. If they are those of the base, an append may name it."""

@@ -8,7 +8,7 @@ from millwheel.model.keys import KeyInterval
 from millwheel.store.contract import CorruptValueError, JournalHead, PartId
 from millwheel.worker.dedup import Dedup
 from millwheel.worker.id_segments import SEGMENT_PART
-from millwheel.worker.journal_base import DEDUP_PART
+from millwheel.worker.journal_base import DEDUP_PART, FIRST_BATCH_PART
 
 __all__ = ["numbered_entries", "restored_ids"]
 
@@ -32,12 +32,16 @@ def restored_ids(
 ) -> tuple[Dedup | None, dict[str, tuple[PartId, ...]]]:
     """The duplicate check that a base has, and the parts of its stored id segments. None if it has no ids."""
     ids: dict[int, bytes] = {}
+    batch_ids: dict[PartId, bytes] = {}
     filters: dict[str, bytes] = {}
     segments: dict[str, tuple[PartId, ...]] = {}
     for part, blob in parts.items():
         kind, _, name = part.name.partition("/")
         if kind == DEDUP_PART:
-            ids[int(name)] = blob
+            if int(name) >= FIRST_BATCH_PART:
+                batch_ids[part] = blob
+            else:
+                ids[int(name)] = blob
         elif kind == SEGMENT_PART:
             what, _, segment = name.partition("/")
             # The part of ids comes first, then the part of the filter.
@@ -48,4 +52,4 @@ def restored_ids(
     if not ids:
         return None, segments
     # The parts form one list of rows in the order of their numbers. A head lists part 10 before part 2.
-    return Dedup.restore(keys, journal, [ids[number] for number in sorted(ids)], filters), segments
+    return Dedup.restore(keys, journal, [ids[number] for number in sorted(ids)], filters, batch_ids), segments

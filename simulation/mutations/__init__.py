@@ -10,6 +10,7 @@ from __future__ import annotations
 from simulation.mutations import (
     access,
     authority,
+    batch_ids,
     batches,
     broadcast,
     buses,
@@ -66,6 +67,7 @@ __all__ = [
     "Mutation",
     "access",
     "authority",
+    "batch_ids",
     "batches",
     "broadcast",
     "buses",

@@ -72,7 +72,7 @@ def receiver(*, based: bool) -> Dedup:
         return made
     former = Dedup(ALL_KEYS, "totals.5.j6")
     former.replay(original())
-    load(made.tables, [renamed_snapshot(blob, names) for blob in former.snapshot().blobs], {})
+    load(made.tables, [renamed_snapshot(blob, names) for blob in former.snapshot().blobs], {}, {})
     return made
 
 
@@ -194,7 +194,7 @@ def lived(names: RestoredNames, *, based: bool, floor: bool) -> Dedup:
         former = Dedup(ALL_KEYS, "totals.5.j6")
         for one in (first, second):
             former.replay(one)
-        load(made.tables, [renamed_snapshot(blob, names) for blob in former.snapshot().blobs], {})
+        load(made.tables, [renamed_snapshot(blob, names) for blob in former.snapshot().blobs], {}, {})
     for one in (third,) if based else (first, second, third):
         made.replay(decode_delta(renamed_delta(one.to_wire(), names)))
     return made

@@ -70,14 +70,21 @@ def test_renamed_ids_are_those_of_the_fresh_journals() -> None:
 
 
 @pytest.mark.guarantee("G1", section="6.1.1")
-@pytest.mark.parametrize("based", [False, True], ids=["entries", "base"])
-def test_a_letter_that_is_sent_again_after_a_restore_is_known(based: bool) -> None:
+@pytest.mark.parametrize("based", ["", "base", "part"], ids=["entries", "base", "base with a part of ids"])
+def test_a_letter_that_is_sent_again_after_a_restore_is_known(based: str) -> None:
     names = RestoredNames(NAMES)
     consumed = IdDelta(batches=[(letter_query("shop/dead-letters.log.2"), 1, [letter_id(3)])])
     if based:
-        blobs = known([consumed], "test.1.j1").snapshot().blobs
-        receiver = known([], "test.9.j10")
-        load(receiver.tables, [renamed_snapshot(blob, names) for blob in blobs], {})
+        owner, receiver = known([consumed], "test.1.j1"), known([], "test.9.j10")
+        owner.segment_ids = 1 if based == "part" else 2
+        snapshot = owner.snapshot()
+        parts = {
+            PartId("dedup/1048576", 1, 1): snapshot.encoded(query, batch, one.ids)
+            for query, batch, one in snapshot.batch_ids
+        }
+        assert len(parts) == (based == "part")
+        renamed = {part: renamed_snapshot(blob, names) for part, blob in parts.items()}
+        load(receiver.tables, [renamed_snapshot(blob, names) for blob in snapshot.blobs], {}, renamed)
     else:
         receiver = known([decode_delta(renamed_delta(consumed.to_wire(), names))], "test.9.j10")
     log = "shop/dead-letters.log.12"

@@ -4,27 +4,65 @@ from Spark).
 A query begins batch b only when every record of the earlier batches is ACKed by all its receivers. So the first
 committed record of b proves that all copies of records below b are duplicates, for every key. Therefore receivers that
 merge may take the larger bound.
+
+Ids of a batch only become more until the batch is completed. So full parts of them are stored once, and each later base
+names the same parts. A base that wrote all ids would take a time that grows with the batch, at each base (G12, G13).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from millwheel.store.contract import PartId
 from millwheel.worker.dedup.results import DeliveryVerdict, PendingIds
 
-__all__ = ["BatchQuery", "BatchSource"]
+__all__ = ["BatchQuery", "BatchSource", "StoredIds"]
+
+
+class StoredIds:
+    """Ids of one batch that one base part has. They never change.
+
+    ``part``: the base part; None until a base is captured. ``ids``: the joined ids, until then.
+    """
+
+    __slots__ = ("ids", "part")
+
+    def __init__(self, part: PartId | None = None, ids: bytes = b"") -> None:
+        self.part = part
+        self.ids = ids
 
 
 class BatchSource:
-    """The ids of one batch of one query."""
+    """The ids of one batch of one query.
 
-    __slots__ = ("batch", "pending", "query", "seen")
+    Invariant: each id in ``seen`` is in ``unstored`` or in one of ``stored`` (G1, G12). Who could break it: an id that
+    is committed and not added to ``unstored``, or a base that leaves out a stored part of a batch that is not complete.
+    """
+
+    __slots__ = ("batch", "pending", "query", "seen", "stored", "unstored")
 
     def __init__(self, query: str, batch: int) -> None:
         self.query = query
         self.batch = batch
         self.pending: PendingIds[bytes] = PendingIds()
         self.seen: set[bytes] = set()
+        self.stored: list[StoredIds] = []
+        self.unstored: list[bytes] = []
+        """The ids that each base writes, in the order of their commits."""
+
+    def parts(self, size: int) -> Iterator[StoredIds]:
+        """The parts that do not change any more. From now on these have the first ids of each full ``size``."""
+        full = len(self.unstored) - len(self.unstored) % size
+        for at in range(0, full, size):
+            self.stored.append(StoredIds(None, b"".join(self.unstored[at : at + size])))
+        del self.unstored[:full]
+        yield from self.stored
+
+    def forget(self) -> None:
+        """The batch is completed: nothing of it is needed."""
+        self.seen.clear()
+        self.stored.clear()
+        self.unstored.clear()
 
 
 class BatchQuery:
@@ -64,22 +102,35 @@ class BatchQuery:
         self.batches[batch].pending.settle(ids)
         self.remember(batch, ids)
 
-    def remember(self, batch: int, ids: Sequence[bytes]) -> None:
-        """The ids are committed. So ``batch`` has begun, and all batches below it are completed."""
+    def remember(self, batch: int, ids: Sequence[bytes], stored: PartId | None = None) -> None:
+        """The ids are committed. So ``batch`` has begun, and all batches below it are completed.
+
+        ``stored``: the part of the journal's base that has exactly these ids, if there is one.
+        """
         if self.completed is None or batch > self.completed:
             self.completed = batch
         if batch >= self.completed:
-            self.batches.setdefault(batch, BatchSource(self.query, batch)).seen.update(ids)
+            source = self.batches.setdefault(batch, BatchSource(self.query, batch))
+            source.seen.update(ids)
+            if stored is None:
+                source.unstored += ids
+            else:
+                source.stored.append(StoredIds(stored))
         self._forget_before_completed()
 
     def inherit(self, parent: BatchQuery) -> None:
-        """Merge a parent's state. Its bound on completed batches holds for every key."""
+        """Merge a parent's state. Its bound on completed batches holds for every key.
+
+        The parts of stored ids belong to the parent's journal, so the child writes the ids once more. Their order is
+        that of their bytes: a set has none that a repeated run could rely on.
+        """
         if parent.completed is None:
             return
         self.completed = parent.completed if self.completed is None else max(self.completed, parent.completed)
         for source in parent.batches.values():
             if source.seen:
-                self.remember(source.batch, list(source.seen))
+                known = self.batches.get(source.batch)
+                self.remember(source.batch, sorted(source.seen if known is None else source.seen - known.seen))
         self._forget_before_completed()
 
     def _forget_before_completed(self) -> None:
@@ -88,7 +139,7 @@ class BatchQuery:
             return
         for batch in [batch for batch in self.batches if batch < self.completed]:
             source = self.batches[batch]
-            source.seen.clear()
+            source.forget()
             if not source.pending.ids:
                 del self.batches[batch]
 

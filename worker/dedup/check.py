@@ -20,7 +20,8 @@ from millwheel.worker.dedup.tables import Tables
 __all__ = ["CACHED_SEGMENTS", "SEGMENT_IDS", "DuplicateCheck", "ids_of", "join_ranges", "ranges_of"]
 
 SEGMENT_IDS: Final = 1 << 16
-"""Exact ids of one sending group that form a segment: about 8 MB of memory, 1 MiB stored."""
+"""Exact ids of one sending group that form a segment, and ids of a batch that form a base part: about 8 MB of memory,
+1 MiB stored."""
 CACHED_SEGMENTS: Final = 4
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
 
 from millwheel.model.incarnation import INJECTOR_PREFIX, is_injector
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
-from millwheel.store.contract import TERMINAL_SEQUENCER
+from millwheel.store.contract import TERMINAL_SEQUENCER, PartId
 from millwheel.worker.dedup.check import CACHED_SEGMENTS, SEGMENT_IDS, DuplicateCheck, ids_of, ranges_of
 from millwheel.worker.dedup.known_sequencers import life_span
 from millwheel.worker.dedup.opaque import OpaqueSource, Resolution
@@ -15,6 +17,8 @@ from millwheel.worker.dedup.results import DedupError, DeliveryVerdict, IdDelta
 from millwheel.worker.dedup.snapshot import DedupSnapshot, dump, inherit, load
 
 __all__ = ["Dedup"]
+
+_NO_PARTS: Final[Mapping[PartId, bytes]] = MappingProxyType({})
 
 
 class Dedup(DuplicateCheck):
@@ -25,8 +29,9 @@ class Dedup(DuplicateCheck):
 
     @classmethod
     def restore(
-        cls, interval: KeyInterval, journal: str, blobs: Iterable[bytes], filters: Mapping[str, bytes], *,
-        segment_ids: int = SEGMENT_IDS, cached_segments: int = CACHED_SEGMENTS,
+        cls, interval: KeyInterval, journal: str, blobs: Iterable[bytes], filters: Mapping[str, bytes],
+        batch_ids: Mapping[PartId, bytes] = _NO_PARTS, *, segment_ids: int = SEGMENT_IDS,
+        cached_segments: int = CACHED_SEGMENTS,
     ) -> Dedup:  # fmt: skip
         """Load a snapshot.
 
@@ -35,6 +40,7 @@ class Dedup(DuplicateCheck):
             journal: Its journal.
             blobs: The snapshot's base parts.
             filters: The stored filter of each segment, by the segment's name.
+            batch_ids: Its base parts with ids of batches.
             segment_ids: Exact ids that form a segment.
             cached_segments: Segments that stay in memory after they were read.
 
@@ -42,7 +48,7 @@ class Dedup(DuplicateCheck):
             The state at the snapshot. The caller then replays the deltas committed after it, in order.
         """
         dedup = cls(interval, journal, segment_ids=segment_ids, cached_segments=cached_segments)
-        load(dedup.tables, blobs, filters)
+        load(dedup.tables, blobs, filters, batch_ids)
         return dedup
 
     @classmethod
@@ -183,7 +189,7 @@ class Dedup(DuplicateCheck):
 
     def snapshot(self) -> DedupSnapshot:
         """Everything committed, as base parts. The snapshot covers exactly the deltas committed so far."""
-        return dump(self.tables)
+        return dump(self.tables, self.segment_ids)
 
     def replay(self, delta: IdDelta) -> None:
         """At takeover: apply a delta committed after the snapshot."""

@@ -10,6 +10,8 @@ import msgspec
 
 from millwheel.model.deliveries import split_ids
 from millwheel.model.keys import KeyInterval
+from millwheel.store.contract import PartId
+from millwheel.worker.dedup.batches import StoredIds
 from millwheel.worker.dedup.decoding import decode_positions, decode_ranges, decode_sequencer
 from millwheel.worker.dedup.known_sequencers import group_of_life, life_span
 from millwheel.worker.dedup.opaque import OpaqueSource
@@ -30,14 +32,31 @@ Row = list[Any]
 @dataclass(frozen=True, slots=True)
 class DedupSnapshot:
     """Base parts. ``segments`` are the stored id segments that the blobs refer to. They must stay until the
-    journal's head names a later snapshot that does not refer to them."""
+    journal's head names a later snapshot that does not refer to them.
+
+    ``batch_ids`` are further base parts, with ids of batches. The base writes those that have no part yet, in the form
+    that ``encoded`` returns, and names them all.
+    """
 
     blobs: tuple[bytes, ...]
     segments: tuple[str, ...]
+    batch_ids: tuple[tuple[str, int, StoredIds], ...] = ()
+    """The query, the batch, and ids of it."""
+
+    @staticmethod
+    def encoded(query: str, batch: int, ids: bytes) -> bytes:
+        """The content of a part with ids of a batch. It is read as each blob is, also by earlier versions."""
+        return msgspec.msgpack.encode((FORMAT, [("batch", query, batch, ids)]))
 
 
-def dump(tables: Tables) -> DedupSnapshot:
-    """The committed state. Pending ids are not part of it."""
+def dump(tables: Tables, part_ids: int) -> DedupSnapshot:
+    """The committed state. Pending ids are not part of it. ``part_ids``: as many ids of a batch are stored once."""
+    batch_ids = tuple(
+        (query.query, batch.batch, one)
+        for query in tables.queries.values()
+        for batch in query.batches.values()
+        for one in batch.parts(part_ids)
+    )
     encode = msgspec.msgpack.Encoder().encode
     ranged = any(piece.ranges for source in tables.positions.values() for piece in source.pieces)
     number = RANGES_FORMAT if ranged else FORMAT
@@ -52,7 +71,7 @@ def dump(tables: Tables) -> DedupSnapshot:
             rows, size = [], 0
     blobs.append(_blob(number, rows))
     stored = [n for source in tables.opaque.values() for n, segment in source.segments.items() if segment.ids is None]
-    return DedupSnapshot(tuple(blobs), tuple(stored))
+    return DedupSnapshot(tuple(blobs), tuple(stored), batch_ids)
 
 
 def _blob(number: int, rows: list[bytes]) -> bytes:
@@ -78,7 +97,7 @@ def _rows(tables: Tables) -> Iterator[Row]:
     for query in tables.queries.values():
         # The completed batch needs no row: it is the highest batch with committed ids.
         for batch in query.batches.values():
-            for ids in _chunks(sorted(batch.seen)):
+            for ids in _chunks(batch.unstored):
                 yield ["batch", query.query, batch.batch, b"".join(ids)]
 
 
@@ -99,8 +118,23 @@ def _chunks(ids: list[Any], most: int = _ROW_IDS) -> Iterator[list[Any]]:
     return (ids[at : at + most] for at in range(0, len(ids), most))
 
 
-def load(tables: Tables, blobs: Iterable[bytes], filters: Mapping[str, bytes]) -> None:
-    """Load a snapshot into empty ``tables``. ``filters``: the stored filter of each segment, by name."""
+def load(
+    tables: Tables, blobs: Iterable[bytes], filters: Mapping[str, bytes], batch_ids: Mapping[PartId, bytes]
+) -> None:
+    """Load a snapshot into empty ``tables``.
+
+    Args:
+        tables: They get its content.
+        blobs: Its base parts.
+        filters: The stored filter of each segment, by name.
+        batch_ids: Its base parts with ids of batches, which later bases name again.
+    """
+    for part, blob in batch_ids.items():
+        number, rows = msgspec.msgpack.decode(blob)
+        if number != FORMAT or [row[0] for row in rows] != ["batch"]:
+            raise DedupError(f"base part {part.name} has other content than ids of a batch")
+        _, query, batch, ids = rows[0]
+        tables.query(query).remember(batch, split_ids(ids), part)
     for blob in blobs:
         number, rows = msgspec.msgpack.decode(blob)
         if number not in (FORMAT, RANGES_FORMAT):

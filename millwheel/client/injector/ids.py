@@ -133,7 +133,7 @@ class IdHasher:
         begun, hashes = self._base.copy, list[bytes]()
         for id_ in ids:
             hasher = begun()
-            hasher.update(_text(id_))
+            hasher.update(id_ if id_.__class__ is bytes and id_ else _text(id_))  # bytes are the usual case
             hashes.append(hasher.digest())
         return hashes
 

@@ -8,7 +8,7 @@ use it too.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from millwheel.model.keys import ALL_KEYS, KeyInterval
+from millwheel.store.contract import PartId
 from millwheel.worker.dedup import (
     CheckOutcome,
     Dedup,
@@ -60,6 +61,8 @@ class ReferenceModel:
     alive: Callable[[str], bool] = lambda sequence: True
     effects: Counter[Any] = field(default_factory=Counter)
     segments: dict[str, Any] = field(default_factory=dict)
+    parts: dict[PartId, bytes] = field(default_factory=dict)
+    """Base parts with ids of batches."""
     prefix: str = "r"
     """The prefix of journals' names."""
     numbers: Iterator[int] = field(default_factory=partial(count, 1))
@@ -92,12 +95,20 @@ class Receiver:
         self.work: list[tuple[DeliveryVerdict, int]] = []
         self.unsure: list[DeliveryVerdict] = []
         self.flight: tuple[IdDelta, bytes, dict[DeliveryVerdict, list[int]]] | None = None
+        self.batch_parts: Set[PartId] = frozenset()
         self.write_snapshot()
 
     def write_snapshot(self) -> None:
         snapshot = self.dedup.snapshot()
         filters = {name: self.model.segments[name].filter for name in snapshot.segments}
-        self.durable = (snapshot.blobs, filters)
+        for query, batch, one in snapshot.batch_ids:
+            if one.part is None:
+                one.part = PartId(f"part-{next(self.model.numbers)}", 1, 1)
+                self.model.parts[one.part] = snapshot.encoded(query, batch, one.ids)
+        batch_ids = {one.part: self.model.parts[one.part] for *_, one in snapshot.batch_ids if one.part is not None}
+        self.model.reached["base with a part of an earlier one"] += len(batch_ids.keys() & self.batch_parts) > 0
+        self.batch_parts = batch_ids.keys()
+        self.durable = (snapshot.blobs, filters, batch_ids)
         self.deltas: list[bytes] = []
 
     def deliver(self, copy: Copy) -> DeliveryVerdict:
@@ -199,8 +210,7 @@ class Receiver:
         """Lose the memory. If ``applied``, the journal has the entry in flight, but no sender got its ACK."""
         if self.flight is not None and applied:
             self._apply()
-        blobs, filters = self.durable
-        self.dedup = Dedup.restore(self.interval, self.journal, blobs, filters, **SMALL)
+        self.dedup = Dedup.restore(self.interval, self.journal, *self.durable, **SMALL)
         for entry in self.deltas:
             self.dedup.replay(decode_delta(msgspec.msgpack.decode(entry)))
         self.copies, self.work, self.unsure, self.flight = {}, [], [], None
