@@ -95,6 +95,11 @@ class Unpack:
         return Item(ids if right else [*ids, -1], key, f"{start} {end} {revision}", bool(sums.tainted))
 
 
+def _other_key(result: Item) -> str:
+    """A key that is never that of the window. All results of one key still go to one key, so they have an order."""
+    return result.a[::-1] + "/"
+
+
 def _ids(sums: Any) -> list[int]:
     return [_BITS * at + bit for at, name in enumerate(_SUMS) for bit in range(62) if getattr(sums, name) >> bit & 1]
 
@@ -120,6 +125,7 @@ def add_by_columns(topology: mw.Topology, node: dict[str, Any]) -> None:
     )
     topology.add(windowed, name=name, inputs={packed: mw.key("key")})
     if node["keyed"]:
-        topology.add(Forward(output), name=f"{name}-keyed", inputs={results: mw.key("a")}, outputs={output: Item})
+        other = mw.key(_other_key)
+        topology.add(Forward(output), name=f"{name}-keyed", inputs={results: other}, outputs={output: Item})
     unpacked = {late: mw.key("key")}
     topology.add(UnpackLate(too_late), name=f"{name}-unpacked-late", inputs=unpacked, outputs={too_late: Item})
