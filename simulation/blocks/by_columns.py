@@ -74,8 +74,10 @@ class Forward(mw.Computation[Item, None]):
         self.output = output
 
     def process_record(self, ctx: mw.Context[None], record: mw.Record[Item]) -> None:
-        """Forward the result."""
-        ctx.produce(self.output, record.value)
+        """Forward the result, with an id that there is not if it came under the key of another one."""
+        item = record.value
+        right = ctx.key == _other_key(item)
+        ctx.produce(self.output, item if right else Item([*item.ids, -1], item.a, item.b, item.tainted))
 
 
 class Unpack:

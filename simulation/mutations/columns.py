@@ -482,6 +482,15 @@ rewriting(
 )
 
 rewriting(
+    "keyed-results-under-their-producers",
+    "G1",
+    "a result of a run comes under its key at the consumer, which is not the key of its window",
+    result_runs,
+    "return keys if isinstance(keys, list) else [keys]",
+    "return list(made.keys) if isinstance(keys, list) else [keys]",
+)
+
+rewriting(
     "results-for-former-consumers",
     "G1",
     "a run ends before the first result that has other consumers",
