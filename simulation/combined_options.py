@@ -189,7 +189,7 @@ def windows_by_columns(plan: Plan, chance: Random) -> None:
     for what, most in (("large", 3), ("failing", 2)):
         plan.nodes[-1][what] = sorted(chance.sample(numbers, chance.choice((0, min(most, len(numbers))))))
     plan.nodes[-1]["keyed"] = chance.random() < 0.6
-    plan.tuning["bounds"]["run"] = chance.choice((1, 2))
+    plan.tuning["bounds"]["run"] = chance.choice((1, 2, 8))
 
 
 def _add_windows(plan: Plan, chance: Random, shapes: Sequence[str], first: int) -> None:

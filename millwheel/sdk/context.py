@@ -252,40 +252,45 @@ def production_of(scope: Scope, stream: str, at: Timestamp) -> Callable[[bytes, 
 
 def productions_of(
     scope: Scope, stream: str, at: Timestamp, encode: EncodeAll | None = None
-) -> Callable[[Sequence[bytes], Sequence[Any], list[bytes] | None, int], ProducedColumns | None]:
+) -> Callable[[Sequence[bytes], Sequence[Any], list[bytes] | None, int], ProducedColumns | None] | None:
     """A function from keys and a value of each to what their hooks produce, as ``production_of`` makes it one by one.
 
     ``encode`` encodes many values, each as the output's encoder does. The function also takes the encoded values, if
     there are some: values are not needed then for a FixedRoute. Its last argument says with how many bytes the batch is
-    full. It returns None, and nothing is produced, if there are so many, or if one of them fails or needs a context.
+    full. It returns None, and nothing is produced, if there are so many, or if one of them fails or is missing.
     One by one, those before it are produced, and it says what is wrong.
+
+    There is no such function (None) if the output needs a context, or finds no targets of many values.
     """
     binding = _usual(scope, stream, at)
-    if binding is not None and encode is None:
-        encode = partial(_encode_each, binding.encode)
+    if binding is None or binding.route_all is None:
+        return None
+    name, route, route_all = binding.stream, binding.route, binding.route_all
+    encode_all = encode or partial(_encode_each, binding.encode)
 
     def produced(
         keys: Sequence[bytes], values: Sequence[Any], encoded: list[bytes] | None, most: int
     ) -> ProducedColumns | None:
-        if binding is None or encode is None:
-            return None
-        count, route = len(keys), binding.route
+        count = len(keys)
         try:
             if encoded is None:
-                encoded = _encode_up_to(most, encode, values)
-            if encoded is None or max(map(len, encoded)) > MAX_VALUE_BYTES:
+                encoded = _encode_up_to(most, encode_all, values)
+            if encoded is None or len(encoded) != count or max(map(len, encoded)) > MAX_VALUE_BYTES:
                 return None
-            targets = route.targets if isinstance(route, FixedRoute) else binding.targets_of(values)
-            if targets is None or len(encoded) != count:
+            if isinstance(route, FixedRoute):
+                targets: Targets = route.targets
+            elif len(values) != count:
                 return None
+            else:
+                targets = route_all(values)
         except Exception:
             return None
-        size = sum(map(len, encoded)) + sum(map(len, keys)) + count * (len(binding.stream) + _PRODUCTION_BYTES)
+        size = sum(map(len, encoded)) + sum(map(len, keys)) + count * (len(name) + _PRODUCTION_BYTES)
         size += _bytes_of(targets, count)
         if size >= most:
             return None
         scope.produced_bytes += size
-        return ProducedColumns(binding.stream, at, keys, encoded, targets)
+        return ProducedColumns(name, at, keys, encoded, targets)
 
     return produced
 

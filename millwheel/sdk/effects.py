@@ -14,7 +14,7 @@ import msgspec
 
 from millwheel.model.incarnation import IncarnationId
 
-__all__ = ["ProducedColumns", "ProducedRead", "Production", "Targets", "TimerSetting", "each_target", "shared_targets"]
+__all__ = ["ProducedColumns", "ProducedRead", "Production", "Targets", "TimerSetting", "each_target"]
 
 Targets = tuple[tuple[IncarnationId, bytes | list[bytes]], ...]
 """The consumers of many records: each with the key of each record there, or with the one key that all of them have."""
@@ -78,15 +78,3 @@ def each_target(targets: Targets, count: int) -> Iterable[tuple[tuple[Incarnatio
         return repeat(targets, count)  # type: ignore[arg-type]
     columns = [zip(repeat(name), keys if isinstance(keys, list) else repeat(keys, count)) for name, keys in targets]
     return zip(*columns, strict=True)
-
-
-def shared_targets(targets: Sequence[tuple[tuple[IncarnationId, bytes], ...]]) -> Targets | None:
-    """The consumers of some records, as columns: what ``each_target`` takes apart. None: they have other consumers.
-
-    >>> shared_targets([(("a.1", b"x"), ("b.1", b"")), (("a.1", b"y"), ("b.1", b""))])
-    (('a.1', [b'x', b'y']), ('b.1', [b'', b'']))
-    """
-    names = [name for name, _ in targets[0]]
-    if any([name for name, _ in each] != names for each in targets):
-        return None
-    return tuple((name, [each[at][1] for each in targets]) for at, name in enumerate(names))

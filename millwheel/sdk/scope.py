@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.limits import MAX_PRODUCTIONS
 from millwheel.model.time import MIN_TIMESTAMP
-from millwheel.sdk.effects import Targets, shared_targets
+from millwheel.sdk.effects import Targets
 
 __all__ = [
     "PAGES_TAG",
@@ -88,18 +88,6 @@ class OutputBinding:
         self.route = route
         self.route_all = route_all
         self.derived: tuple[tuple[OutputBinding, Callable[[Any], Iterable[Any]]], ...] = ()
-
-    def targets_of(self, values: Sequence[Any]) -> Targets | None:
-        """The targets of many values. None: they have other consumers.
-
-        It raises what ``route`` raises for one of them.
-        """
-        if self.route_all is not None:
-            return self.route_all(values)
-        each = list(map(self.route, values))
-        if len(each) != len(values):  # map() takes a user's StopIteration for the end
-            return None
-        return shared_targets(each)
 
 
 class GrowingStates(Protocol):

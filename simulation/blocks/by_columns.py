@@ -74,8 +74,10 @@ class Forward(mw.Computation[Item, None]):
         self.output = output
 
     def process_record(self, ctx: mw.Context[None], record: mw.Record[Item]) -> None:
-        """Forward the result."""
-        ctx.produce(self.output, record.value)
+        """Forward the result, with an id that there is not if it came under the key of another one."""
+        item = record.value
+        right = ctx.key == _other_key(item)
+        ctx.produce(self.output, item if right else Item([*item.ids, -1], item.a, item.b, item.tainted))
 
 
 class Unpack:
@@ -93,6 +95,11 @@ class Unpack:
                 raise ValueError(f"the result with record {one} fails for now")
         right = sums.records == len(ids) and round(sums.mean * len(ids)) == sum(ids)
         return Item(ids if right else [*ids, -1], key, f"{start} {end} {revision}", bool(sums.tainted))
+
+
+def _other_key(result: Item) -> str:
+    """A key that is never that of the window. All results of one key still go to one key, so they have an order."""
+    return result.a[::-1] + "/"
 
 
 def _ids(sums: Any) -> list[int]:
@@ -120,6 +127,7 @@ def add_by_columns(topology: mw.Topology, node: dict[str, Any]) -> None:
     )
     topology.add(windowed, name=name, inputs={packed: mw.key("key")})
     if node["keyed"]:
-        topology.add(Forward(output), name=f"{name}-keyed", inputs={results: mw.key("a")}, outputs={output: Item})
+        other = mw.key(_other_key)
+        topology.add(Forward(output), name=f"{name}-keyed", inputs={results: other}, outputs={output: Item})
     unpacked = {late: mw.key("key")}
     topology.add(UnpackLate(too_late), name=f"{name}-unpacked-late", inputs=unpacked, outputs={too_late: Item})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from millwheel.sdk.context import Context
-from millwheel.sdk.scope import OutputBinding
+from millwheel.sdk.scope import route_of_all
 from millwheel.snapshots import restoring
 from millwheel.worker.interval import entry
 from millwheel.worker.interval.commits import result_runs
@@ -471,7 +471,7 @@ rewriting(
 
 rewriting(
     "keyed-results-under-one-key",
-    "G8",
+    "G1",
     "each result of a run has its own key at a consumer",
     result_runs,
     "keys[0] == keys[-1] and keys.count(keys[0]) == len(keys)",
@@ -479,6 +479,15 @@ rewriting(
     seeds=0,
     test=_KEYED + "keyed_results_reach_the_intervals_of_their_rows",
     why=_FEW,
+)
+
+rewriting(
+    "keyed-results-under-their-producers",
+    "G1",
+    "a result of a run comes under its key at the consumer, which is not the key of its window",
+    result_runs,
+    "return keys if isinstance(keys, list) else [keys]",
+    "return list(made.keys) if isinstance(keys, list) else [keys]",
 )
 
 rewriting(
@@ -497,8 +506,8 @@ rewriting(
     "keyed-results-of-a-function-that-stops",
     "G1",
     "if the function of a consumer's keys raises for one result, all are made one by one, and that one fails alone",
-    OutputBinding,
-    "if len(each) != len(values):  # map() takes a user's StopIteration for the end",
+    route_of_all,
+    "if any(len(keys) != len(values) for _, keys in found):",
     "if False:",
     seeds=0,
     test=_RESULTS + "a_result_that_stops_an_iteration_loses_none",

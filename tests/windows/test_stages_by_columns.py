@@ -80,6 +80,8 @@ def outcome(actions: list[tuple[str, Any]], limits: IntervalSettings, cuts: list
                                    for one in harness.produced(stream))  # fmt: skip
             found[f"counts of {stream}"] = counts = dict(harness.counts(stream))
             del counts["duplicates"]  # see test_by_columns
+        ends = {end for end, *_ in found["sums"]}
+        found["states"] = {end: harness.state("largest", end) for end in ends}  # a result under another key changes it
         # Results of one window have no order among them. So which ones are the largest so far may differ.
         found["largest"] = {
             end: max(each[2] for each in found["largest"] if each[0] == end) for end, *_ in found["largest"]

@@ -12,7 +12,7 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.sdk.compiled import compile_computation
-from millwheel.sdk.scope import OutputBinding
+from millwheel.sdk.scope import OutputBinding, route_of_all
 from millwheel.store.contract import JournalHead, PartId
 from millwheel.worker import messages as m
 from millwheel.worker.dedup import PositionIds, Sender
@@ -66,8 +66,9 @@ class IntervalDriver(SingleCoreDriver[Any, Any]):
         passed.key_by(lambda value: value[0]).process("test", computation, outputs, **options)
         program = compile_computation(topology, "test")
         bindings = {
-            stream: OutputBinding(stream, encode, lambda value, sink=f"sink:{stream}": ((sink, b""),))  # type: ignore[misc]
+            stream: OutputBinding(stream, encode, lambda value, to=sink: to, route_of_all([], sink))  # type: ignore[misc]
             for stream, encode in program.outputs.items()
+            for sink in [((IncarnationId(f"sink:{stream}"), b""),)]
         }
         config = IntervalConfig(
             IncarnationId("test.1"), "test.1.j1", keys, 7, frozenset({INJECTOR}), {},

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millwheel.model.incarnation import IncarnationId
-from millwheel.sdk.effects import ProducedColumns, Production, shared_targets
-from millwheel.sdk.scope import FixedRoute
+from millwheel.sdk.effects import ProducedColumns, Production, Targets
+from millwheel.sdk.scope import FixedRoute, OutputBinding, route_of_all
 from millwheel.store.contract import CorruptValueError
 from millwheel.worker.dedup import PositionIds
 from millwheel.worker.interval import IntervalSettings
@@ -28,6 +28,14 @@ from tests.worker.interval.driver import IntervalDriver
 
 LOG = (IncarnationId("log.1"), b"")
 KEYS = [f"k{number:02}" for number in range(12)]
+
+
+def shared_targets(targets: list[tuple[tuple[IncarnationId, bytes], ...]]) -> Targets | None:
+    """The consumers of some records, as columns: what ``each_target`` takes apart. None: they have other consumers."""
+    names = [name for name, _ in targets[0]]
+    if any([name for name, _ in each] != names for each in targets):
+        return None
+    return tuple((name, [each[at][1] for each in targets]) for at, name in enumerate(names))
 
 
 def fired(*broken: str, to: int = 10, results: Any = None) -> IntervalDriver:
@@ -81,9 +89,9 @@ def test_what_comes_behind_a_run_has_positions_of_its_own(run: int) -> None:
     """So many results are for a log. Those behind them have another consumer, and are rows."""
     others = [((IncarnationId("c.1"), key.encode()),) for key in KEYS]
     driver = driver_of(Results())
-    driver.state.scope.outputs["out"].route = lambda value: (
-        (LOG,) if value[:3] < f"k{run:02}" else others[int(value[1:3])]
-    )
+    binding = driver.state.scope.outputs["out"]
+    binding.route = lambda value: (LOG,) if value[:3] < f"k{run:02}" else others[int(value[1:3])]
+    binding.route_all = None
     driver.deliver(*((key, "", 1) for key in KEYS))
     driver.commit()
     driver.watermark(10)
@@ -158,7 +166,8 @@ def test_a_batch_ends_where_it_does_one_by_one(more: int, first: int) -> None:
 @pytest.mark.parametrize("targets", [(), (LOG, (IncarnationId("c.1"), b"k"))])
 def test_results_for_several_consumers_and_for_none(targets: Any) -> None:
     driver = driver_of(Results())
-    driver.state.scope.outputs["out"].route = lambda value: targets
+    binding = driver.state.scope.outputs["out"]
+    binding.route, binding.route_all = lambda value: targets, route_of_all([], targets)
     driver.deliver(*((key, "", 1) for key in KEYS))
     driver.commit()
     driver.watermark(10)
@@ -175,19 +184,29 @@ class Stopping(Results):
         return next(iter(())) if key in self.broken else super().__call__(key, *rest)
 
 
-def stopping(value: str) -> Any:
+def stopping(value: str) -> bytes:
     """A function of a consumer's keys that raises StopIteration."""
-    return next(iter(() if value.startswith("k05") else ((LOG,),)))
+    return next(iter(() if value.startswith("k05") else (value[:3].encode(),)))
+
+
+def key_of(value: str) -> bytes:
+    return value[:3].encode()
 
 
 @pytest.mark.guarantee("G1", section="6.1.1")
 @pytest.mark.parametrize(
-    ("results", "route"),
-    [(Stopping("k05"), FixedRoute((LOG,))), (Stopping("k05"), lambda value: (LOG,)), (Results(), stopping)],
+    ("results", "extract"), [(Stopping("k05"), None), (Stopping("k05"), key_of), (Results(), stopping)]
 )
-def test_a_result_that_stops_an_iteration_loses_none(results: Results, route: Any) -> None:
+def test_a_result_that_stops_an_iteration_loses_none(results: Results, extract: Any) -> None:
+    """``extract``: the function of the consumer's keys. None: a log has the results."""
     driver = driver_of(results)
-    driver.state.scope.outputs["out"].route = route
+    binding = driver.state.scope.outputs["out"]
+    if extract is None:
+        binding.route, binding.route_all = FixedRoute((LOG,)), route_of_all([], (LOG,))
+    else:
+        consumer = IncarnationId("c.1")
+        binding.route = lambda value: ((consumer, extract(value)),)
+        binding.route_all = route_of_all([(consumer, extract)])
     driver.deliver(*((key, "", 1) for key in KEYS))
     driver.commit()
     driver.watermark(10)
@@ -195,6 +214,23 @@ def test_a_result_that_stops_an_iteration_loses_none(results: Results, route: An
     made = [row[1].decode() for row in decode_entry(driver.entries[-1], "it").productions]
     assert made == [key for key in KEYS if key != "k05"]
     assert list(driver.state.blocked.keys) == [b"k05"]
+
+
+@pytest.mark.parametrize("derived", [True, False])
+def test_results_are_made_once_where_they_go_one_by_one(derived: bool) -> None:
+    """A stream with derived ones needs a context for each result, so none is made for many."""
+    made = Results()
+    driver = driver_of(made)
+    if derived:
+        binding = driver.state.scope.outputs["out"]
+        none = OutputBinding("none", binding.encode, lambda value: (), route_of_all([]))
+        binding.derived = ((none, lambda value: ()),)
+    driver.deliver(*((key, "", 1) for key in KEYS))
+    driver.commit()
+    driver.watermark(10)
+    driver.commit()
+    assert made.made == KEYS
+    assert [row[1].decode() for row in decode_entry(driver.entries[-1], "it").productions] == KEYS
 
 
 runs = st.lists(

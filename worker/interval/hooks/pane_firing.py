@@ -136,7 +136,7 @@ class PaneFiring:
         for done in range(0, len(free), _AT_ONCE):
             keys, part = free[done : done + _AT_ONCE], accumulators[done : done + _AT_ONCE]
             made = None
-            if traces is None or traces.causes.keys().isdisjoint(keys):
+            if several is not None and (traces is None or traces.causes.keys().isdisjoint(keys)):
                 with suppress(*HOOK_ERRORS):  # one by one, it is found which of them fails
                     encoded = None if encode is None else encode(keys, start, end, part)
                     values: Sequence[Any] = ()
