@@ -45,7 +45,7 @@ class CallTime:
         self._rows = 0
         self._seconds = 0.0
         self._fixed = 0.0
-        """Seconds of a call, whatever its rows."""
+        """Seconds of a call, for any number of rows."""
         self._of_row = 0.0
         self._grown = _FEWEST
         self.trial = 0
