@@ -6,15 +6,13 @@ from collections.abc import Iterable
 from typing import Final
 
 from millwheel.store.contract import PartId
-from millwheel.worker.dedup import DedupSnapshot
+from millwheel.worker.dedup import DEDUP_PART, DedupSnapshot, encode_batch_ids
 from millwheel.worker.messages import WriteParts
 
-__all__ = ["DEDUP_PART", "FIRST_BATCH_PART", "JournalBase"]
+__all__ = ["FIRST_BATCH_PART", "JournalBase"]
 
-DEDUP_PART: Final = "dedup"
-"""The kind of base part that holds the ids in memory, and the names of the segments."""
 FIRST_BATCH_PART: Final = 1 << 20
-"""The parts of that kind with ids of batches, which are written once, are numbered from here."""
+"""The parts of the kind ``DEDUP_PART`` with ids of batches, which are written once, are numbered from here."""
 
 
 class JournalBase:
@@ -87,7 +85,7 @@ class JournalBase:
             if one.part is None:
                 number += 1
                 one.part = PartId(f"{DEDUP_PART}/{number}", self.sequencer, self.committed)
-                parts[one.part], one.ids = ids.encoded(query, batch, one.ids), b""
+                parts[one.part], one.ids = encode_batch_ids(query, batch, one.ids), b""
                 found.append(one.part)
         return found
 

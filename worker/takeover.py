@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from millwheel.model.keys import KeyInterval
 from millwheel.store.contract import CorruptValueError, JournalHead, PartId
-from millwheel.worker.dedup import Dedup
+from millwheel.worker.dedup import DEDUP_PART, Dedup
 from millwheel.worker.id_segments import SEGMENT_PART
-from millwheel.worker.journal_base import DEDUP_PART, FIRST_BATCH_PART
+from millwheel.worker.journal_base import FIRST_BATCH_PART
 
 __all__ = ["numbered_entries", "restored_ids"]
 
@@ -28,9 +28,15 @@ def numbered_entries(where: str, head: JournalHead, entries: Sequence[bytes]) ->
 
 
 def restored_ids(
-    keys: KeyInterval, journal: str, parts: Mapping[PartId, bytes]
+    keys: KeyInterval, journal: str, parts: Mapping[PartId, bytes], *, of_parent: bool = False
 ) -> tuple[Dedup | None, dict[str, tuple[PartId, ...]]]:
-    """The duplicate check that a base has, and the parts of its stored id segments. None if it has no ids."""
+    """The duplicate check that a base has, and the parts of its stored id segments. None if it has no ids.
+
+    ``of_parent``: a child inherits them, and no base names these parts again.
+
+    Raises:
+        CorruptValueError: A part is missing or damaged; the error names the journal and the part.
+    """
     ids: dict[int, bytes] = {}
     batch_ids: dict[PartId, bytes] = {}
     filters: dict[str, bytes] = {}
@@ -49,7 +55,13 @@ def restored_ids(
             segments[segment] = (*found, part) if what == "filter" else (part, *found)
             if what == "filter":
                 filters[segment] = blob
-    if not ids:
+    if not ids and not batch_ids:
         return None, segments
     # The parts form one list of rows in the order of their numbers. A head lists part 10 before part 2.
-    return Dedup.restore(keys, journal, [ids[number] for number in sorted(ids)], filters, batch_ids), segments
+    numbers = range(max(len(ids), 1))
+    for number in numbers:
+        if number not in ids:
+            where = f"journal {journal}, base part {DEDUP_PART}/{number}"
+            raise CorruptValueError(where, "it is needed, and the journal's head does not name it")
+    blobs = [ids[number] for number in numbers]
+    return Dedup.restore(keys, journal, blobs, filters, batch_ids, of_parent=of_parent), segments

@@ -39,7 +39,7 @@ rewriting(
     "G1",
     "a successor names the ids of batches that its predecessor has written",
     BatchQuery,
-    "source.stored.append(StoredIds(stored))",
+    "source.stored.append(BatchPart(stored))",
     "pass",
     seeds=0,
     test=_TESTS + "a_successor_names_the_parts_of_its_predecessor",

@@ -23,7 +23,9 @@ from millwheel.worker.interval.panes.changes import PaneChange, apply_changes, s
 from millwheel.worker.interval.panes.plain import encoded_panes
 from millwheel.worker.interval.panes.table import PaneTable
 from millwheel.worker.interval.spilled_timers import SpilledPart
+from millwheel.worker.journal_base import JournalBase
 from millwheel.worker.log import entry as log
+from millwheel.worker.takeover import restored_ids
 
 from .forms import StoredForm
 
@@ -179,6 +181,27 @@ def _read_ids(blob: bytes) -> Any:
 _IDS: Final = msgspec.msgpack.decode(_ids(_DELTA))
 _RANGED_IDS: Final = msgspec.msgpack.decode(_ids(_RANGED))
 
+_BATCH_IDS: Final = ("query", 3, [b"c" * 16, b"d" * 16, b"e" * 16])
+_IDS_JOURNAL: Final = "count.7.j1"
+
+
+def _write_batch_parts(value: tuple[str, int, list[bytes]]) -> bytes:
+    """The parts of a base with ids of a batch. Two of them are a part of their own."""
+    dedup = Dedup(ALL_KEYS, _IDS_JOURNAL, segment_ids=2)
+    dedup.replay(IdDelta(batches=[value]))
+    parts = JournalBase(_IDS_JOURNAL, 7).write_base({}, dedup.snapshot(), {}, ()).parts
+    return msgspec.msgpack.encode([(part.name, part.sequencer, part.commit, blob) for part, blob in parts.items()])
+
+
+def _read_batch_parts(stored: bytes) -> tuple[str, int, list[bytes]]:
+    parts = {PartId(name, one, commit): blob for name, one, commit, blob in msgspec.msgpack.decode(stored)}
+    dedup, _ = restored_ids(ALL_KEYS, _IDS_JOURNAL, parts)
+    assert dedup is not None
+    ((query, known),) = dedup.tables.queries.items()
+    ((batch, source),) = known.batches.items()
+    return query, batch, sorted(source.seen)
+
+
 _AUTHORITY_ENTRY: Final = authority.AuthorityEntry(
     [
         authority.AcceptKeys("count.7", authority.KeysRow(b"a", None, 21, 100)),
@@ -239,6 +262,7 @@ FORMS: Final = (
                lambda blob: decode_delta(msgspec.msgpack.decode(blob))),
     StoredForm("ids/part", _IDS, lambda _: _ids(_DELTA), _read_ids),
     StoredForm("ids/part with ranges", _RANGED_IDS, lambda _: _ids(_RANGED), _read_ids),
+    StoredForm("ids/parts with a part of a batch", _BATCH_IDS, _write_batch_parts, _read_batch_parts),
     _log_form(
         "entry",
         log.LogEntry(

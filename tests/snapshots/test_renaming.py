@@ -12,7 +12,7 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS
 from millwheel.sdk.dead_letters import letter_id, letter_query
 from millwheel.store.contract import CorruptValueError, PartId
-from millwheel.worker.dedup import BatchIds, Dedup, DedupError, Sender, decode_delta
+from millwheel.worker.dedup import BatchIds, Dedup, DedupError, Sender, decode_delta, encode_batch_ids
 from millwheel.worker.dedup.renaming import renamed_delta, renamed_snapshot
 from millwheel.worker.dedup.results import IdDelta
 from millwheel.worker.dedup.snapshot import load
@@ -79,7 +79,7 @@ def test_a_letter_that_is_sent_again_after_a_restore_is_known(based: str) -> Non
         owner.segment_ids = 1 if based == "part" else 2
         snapshot = owner.snapshot()
         parts = {
-            PartId("dedup/1048576", 1, 1): snapshot.encoded(query, batch, one.ids)
+            PartId("dedup/1048576", 1, 1): encode_batch_ids(query, batch, one.ids)
             for query, batch, one in snapshot.batch_ids
         }
         assert len(parts) == (based == "part")

@@ -2,7 +2,8 @@
 
 One :class:`Dedup` belongs to one owned interval. The interval core uses it as follows::
 
-    dedup = Dedup(interval, journal)                           # or Dedup.restore(interval, journal, bases), then replay
+    dedup = Dedup(interval, journal)                           # or, and then replay:
+    dedup = Dedup.restore(interval, journal, blobs, filters, batch_ids)
     verdict = dedup.check(ids, keys, timestamps, sender)       # checks a delivery; fresh records become pending
     ... verdict.outcome is CHECKED:
         verdict.all_fresh or verdict.fresh                     # run the hooks of these
@@ -22,6 +23,8 @@ One :class:`Dedup` belongs to one owned interval. The interval core uses it as f
     for sealed in dedup.seal(): ...                            # write sealed.ids and sealed.filter as base parts,
         dedup.segment_stored(sealed.name)                      # then report that they are stored
     snapshot = dedup.snapshot()                                # blobs to store, and the segments that must stay
+    for query, batch, one in snapshot.batch_ids: ...           # further parts of the base: if one.part is None, store
+        one.part = ...                                         # encode_batch_ids(query, batch, one.ids) as that part
     Dedup.inherit(interval, journal, parents)                  # a child, from its sealed parents restored and replayed
     dedup.replay(decode_delta(w))                              # at takeover, each entry after the snapshot, in order
 
@@ -35,9 +38,10 @@ from millwheel.worker.dedup.dedup import Dedup
 from millwheel.worker.dedup.opaque import Resolution
 from millwheel.worker.dedup.results import CheckOutcome, DedupError, DeliveryVerdict, IdDelta
 from millwheel.worker.dedup.segments import SegmentSealed
-from millwheel.worker.dedup.snapshot import DedupSnapshot
+from millwheel.worker.dedup.snapshot import DEDUP_PART, DedupSnapshot, encode_batch_ids
 
 __all__ = [
+    "DEDUP_PART",
     "ID_BYTES",
     "BatchIds",
     "CheckOutcome",
@@ -53,5 +57,6 @@ __all__ = [
     "SegmentSealed",
     "Sender",
     "decode_delta",
+    "encode_batch_ids",
     "split_ids",
 ]

@@ -30,7 +30,7 @@ class Dedup(DuplicateCheck):
     @classmethod
     def restore(
         cls, interval: KeyInterval, journal: str, blobs: Iterable[bytes], filters: Mapping[str, bytes],
-        batch_ids: Mapping[PartId, bytes] = _NO_PARTS, *, segment_ids: int = SEGMENT_IDS,
+        batch_ids: Mapping[PartId, bytes] = _NO_PARTS, *, of_parent: bool = False, segment_ids: int = SEGMENT_IDS,
         cached_segments: int = CACHED_SEGMENTS,
     ) -> Dedup:  # fmt: skip
         """Load a snapshot.
@@ -41,14 +41,18 @@ class Dedup(DuplicateCheck):
             blobs: The snapshot's base parts.
             filters: The stored filter of each segment, by the segment's name.
             batch_ids: Its base parts with ids of batches.
-            segment_ids: Exact ids that form a segment.
+            of_parent: The state is only for ``inherit``: no base of it is captured.
+            segment_ids: Exact ids that form a segment, and ids of a batch that form a base part.
             cached_segments: Segments that stay in memory after they were read.
 
         Returns:
             The state at the snapshot. The caller then replays the deltas committed after it, in order.
+
+        Raises:
+            CorruptValueError: A part cannot be read; the error names the journal and the part.
         """
         dedup = cls(interval, journal, segment_ids=segment_ids, cached_segments=cached_segments)
-        load(dedup.tables, blobs, filters, batch_ids)
+        load(dedup.tables, blobs, filters, batch_ids, of_parent=of_parent)
         return dedup
 
     @classmethod
@@ -188,7 +192,10 @@ class Dedup(DuplicateCheck):
             source.stored(name)
 
     def snapshot(self) -> DedupSnapshot:
-        """Everything committed, as base parts. The snapshot covers exactly the deltas committed so far."""
+        """Everything committed, as base parts. The snapshot covers exactly the deltas committed so far.
+
+        It seals full parts with ids of batches: these never change from now on.
+        """
         return dump(self.tables, self.segment_ids)
 
     def replay(self, delta: IdDelta) -> None:

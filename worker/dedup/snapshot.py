@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,8 +11,8 @@ import msgspec
 
 from millwheel.model.deliveries import split_ids
 from millwheel.model.keys import KeyInterval
-from millwheel.store.contract import PartId
-from millwheel.worker.dedup.batches import StoredIds
+from millwheel.store.contract import CorruptValueError, PartId
+from millwheel.worker.dedup.batches import BatchPart
 from millwheel.worker.dedup.decoding import decode_positions, decode_ranges, decode_sequencer
 from millwheel.worker.dedup.known_sequencers import group_of_life, life_span
 from millwheel.worker.dedup.opaque import OpaqueSource
@@ -20,7 +21,10 @@ from millwheel.worker.dedup.positions import PositionSource
 from millwheel.worker.dedup.results import FORMAT, RANGES_FORMAT, DedupError, encode_positions, encode_ranges
 from millwheel.worker.dedup.tables import Tables
 
-__all__ = ["DedupSnapshot", "dump", "inherit", "load"]
+__all__ = ["DEDUP_PART", "DedupSnapshot", "dump", "encode_batch_ids", "inherit", "load"]
+
+DEDUP_PART: Final = "dedup"
+"""The kind of base part that holds the ids in memory, and the names of the segments."""
 
 _ROW_IDS: Final = 16_384
 BLOB_BYTES: Final = 1 << 20
@@ -35,28 +39,26 @@ class DedupSnapshot:
     journal's head names a later snapshot that does not refer to them.
 
     ``batch_ids`` are further base parts, with ids of batches. The base writes those that have no part yet, in the form
-    that ``encoded`` returns, and names them all.
+    that ``encode_batch_ids`` returns, and names them all.
     """
 
     blobs: tuple[bytes, ...]
     segments: tuple[str, ...]
-    batch_ids: tuple[tuple[str, int, StoredIds], ...] = ()
+    batch_ids: tuple[tuple[str, int, BatchPart], ...] = ()
     """The query, the batch, and ids of it."""
 
-    @staticmethod
-    def encoded(query: str, batch: int, ids: bytes) -> bytes:
-        """The content of a part with ids of a batch. It is read as each blob is, also by earlier versions."""
-        return msgspec.msgpack.encode((FORMAT, [("batch", query, batch, ids)]))
+
+def encode_batch_ids(query: str, batch: int, ids: bytes) -> bytes:
+    """The content of a part with ids of a batch. It is read as each blob is, also by earlier versions."""
+    return msgspec.msgpack.encode((FORMAT, [("batch", query, batch, ids)]))
 
 
 def dump(tables: Tables, part_ids: int) -> DedupSnapshot:
-    """The committed state. Pending ids are not part of it. ``part_ids``: as many ids of a batch are stored once."""
-    batch_ids = tuple(
-        (query.query, batch.batch, one)
-        for query in tables.queries.values()
-        for batch in query.batches.values()
-        for one in batch.parts(part_ids)
-    )
+    """The committed state. Pending ids are not part of it. ``part_ids``: as many ids of a batch become a part."""
+    batches = [(query.query, batch) for query in tables.queries.values() for batch in query.batches.values()]
+    for _, batch in batches:
+        batch.seal_full_parts(part_ids)
+    batch_ids = tuple((query, batch.batch, one) for query, batch in batches for one in batch.stored)
     encode = msgspec.msgpack.Encoder().encode
     ranged = any(piece.ranges for source in tables.positions.values() for piece in source.pieces)
     number = RANGES_FORMAT if ranged else FORMAT
@@ -119,8 +121,9 @@ def _chunks(ids: list[Any], most: int = _ROW_IDS) -> Iterator[list[Any]]:
 
 
 def load(
-    tables: Tables, blobs: Iterable[bytes], filters: Mapping[str, bytes], batch_ids: Mapping[PartId, bytes]
-) -> None:
+    tables: Tables, blobs: Iterable[bytes], filters: Mapping[str, bytes], batch_ids: Mapping[PartId, bytes], *,
+    of_parent: bool = False,
+) -> None:  # fmt: skip
     """Load a snapshot into empty ``tables``.
 
     Args:
@@ -128,19 +131,46 @@ def load(
         blobs: Its base parts.
         filters: The stored filter of each segment, by name.
         batch_ids: Its base parts with ids of batches, which later bases name again.
+        of_parent: It is only for ``inherit``, so no base names its parts again.
+
+    Raises:
+        CorruptValueError: A part cannot be read; the error names the journal and the part.
     """
     for part, blob in batch_ids.items():
-        number, rows = msgspec.msgpack.decode(blob)
-        if number != FORMAT or [row[0] for row in rows] != ["batch"]:
-            raise DedupError(f"base part {part.name} has other content than ids of a batch")
-        _, query, batch, ids = rows[0]
-        tables.query(query).remember(batch, split_ids(ids), part)
-    for blob in blobs:
-        number, rows = msgspec.msgpack.decode(blob)
-        if number not in (FORMAT, RANGES_FORMAT):
-            raise DedupError(f"ids of format {number}; this version reads formats {FORMAT} and {RANGES_FORMAT}")
-        for kind, *rest in rows:
-            _load_row(tables, kind, rest, filters)
+        with _reading(tables, part.name):
+            _load_batch_ids(tables, blob, None if of_parent else part)
+    for at, blob in enumerate(blobs):
+        with _reading(tables, f"{DEDUP_PART}/{at}"):
+            _load_blob(tables, blob, filters)
+
+
+@contextmanager
+def _reading(tables: Tables, part: str) -> Iterator[None]:
+    """Damage must stop this one interval. Any other error is one of the program, and stops its whole worker."""
+    where = f"journal {tables.journal}, base part {part}"
+    try:
+        yield
+    except DedupError as error:
+        raise CorruptValueError(where, str(error)) from error
+    except (msgspec.MsgspecError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError,
+            ValueError) as error:  # fmt: skip
+        raise CorruptValueError(where, f"its ids cannot be read: {error!r}") from error
+
+
+def _load_batch_ids(tables: Tables, blob: bytes, part: PartId | None) -> None:
+    number, rows = msgspec.msgpack.decode(blob)
+    if number != FORMAT or [row[0] for row in rows] != ["batch"]:
+        raise DedupError("it has other content than ids of a batch")
+    _, query, batch, ids = rows[0]
+    tables.query(query).remember(batch, split_ids(ids), part)
+
+
+def _load_blob(tables: Tables, blob: bytes, filters: Mapping[str, bytes]) -> None:
+    number, rows = msgspec.msgpack.decode(blob)
+    if number not in (FORMAT, RANGES_FORMAT):
+        raise DedupError(f"ids of format {number}; this version reads formats {FORMAT} and {RANGES_FORMAT}")
+    for kind, *rest in rows:
+        _load_row(tables, kind, rest, filters)
 
 
 def _load_row(tables: Tables, kind: str, row: Row, filters: Mapping[str, bytes]) -> None:

@@ -15,7 +15,7 @@ from millwheel.model.page_keys import row_owner
 from millwheel.model.time import MIN_TIMESTAMP, TimeDomain
 from millwheel.sdk.effects import TimerSetting
 from millwheel.store.contract import CorruptValueError, JournalHead, PartId
-from millwheel.worker.dedup import Dedup, decode_delta
+from millwheel.worker.dedup import DEDUP_PART, Dedup, decode_delta
 from millwheel.worker.id_segments import SEGMENT_PART
 from millwheel.worker.interval.commits.base_parts import (
     HOLDS_PART,
@@ -52,7 +52,6 @@ from millwheel.worker.interval.panes.table import PaneTable
 from millwheel.worker.interval.spilled_timers import FAR_PART, SpilledPart, SpilledTimers, is_spilled
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.journal import CommitCounts
-from millwheel.worker.journal_base import DEDUP_PART
 from millwheel.worker.messages import Opened, OpenedParent
 from millwheel.worker.takeover import numbered_entries, restored_ids
 
@@ -212,7 +211,7 @@ class _Reader:
             if kind not in _READ_APART:
                 self._restore(kind, blob, f"journal {self._journal}, base part {part.name}")
         self._spilled_timers(parts)
-        dedup, segments = restored_ids(self._whole.keys, self._journal, parts)
+        dedup, segments = restored_ids(self._whole.keys, self._journal, parts, of_parent=self._keys is not None)
         self._whole.segments.update(segments)
         if dedup is not None:
             self._whole.dedup = dedup

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.limits import MAX_ENTRY_BYTES
 from millwheel.store.contract import CorruptValueError, PartId
+from millwheel.worker.dedup import DEDUP_PART
 from millwheel.worker.dedup.renaming import renamed_delta, renamed_snapshot
 from millwheel.worker.id_segments import SEGMENT_PART
 from millwheel.worker.interval.commits.base_parts import (
@@ -39,7 +40,6 @@ from millwheel.worker.interval.entry import (
 )
 from millwheel.worker.interval.panes.changes import PaneChange
 from millwheel.worker.interval.spilled_timers import FAR_PART, SpilledPart, is_spilled
-from millwheel.worker.journal_base import DEDUP_PART
 from millwheel.worker.names import RestoredNames
 
 __all__ = ["renamed_entry", "renamed_part"]

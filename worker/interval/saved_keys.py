@@ -11,6 +11,7 @@ from typing import Final
 
 from millwheel.model.page_keys import is_page_key
 from millwheel.store.contract import CorruptValueError, PartId
+from millwheel.worker.dedup import DEDUP_PART
 from millwheel.worker.id_segments import SEGMENT_PART
 from millwheel.worker.interval.commits.base_parts import (
     HOLDS_PART,
@@ -26,7 +27,6 @@ from millwheel.worker.interval.entry import IntervalEntry, TimerRow, VoidRow, de
 from millwheel.worker.interval.panes.changes import PaneChange, apply_changes
 from millwheel.worker.interval.panes.table import PaneTable
 from millwheel.worker.interval.spilled_timers import FAR_PART, is_spilled
-from millwheel.worker.journal_base import DEDUP_PART
 
 __all__ = ["SavedKeys"]
 

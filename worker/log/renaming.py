@@ -5,9 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from millwheel.store.contract import CorruptValueError, PartId
+from millwheel.worker.dedup import DEDUP_PART
 from millwheel.worker.dedup.renaming import renamed_delta, renamed_snapshot
 from millwheel.worker.id_segments import SEGMENT_PART
-from millwheel.worker.journal_base import DEDUP_PART
 from millwheel.worker.log.checkpoint import META_PART
 from millwheel.worker.log.entry import LogEntry, LogMeta, decode, encode
 from millwheel.worker.names import RestoredNames

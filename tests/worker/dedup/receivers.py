@@ -28,6 +28,7 @@ from millwheel.worker.dedup import (
     IdDelta,
     Sender,
     decode_delta,
+    encode_batch_ids,
 )
 
 KEYS = [bytes([97 + n]) for n in range(8)]
@@ -104,7 +105,7 @@ class Receiver:
         for query, batch, one in snapshot.batch_ids:
             if one.part is None:
                 one.part = PartId(f"part-{next(self.model.numbers)}", 1, 1)
-                self.model.parts[one.part] = snapshot.encoded(query, batch, one.ids)
+                self.model.parts[one.part] = encode_batch_ids(query, batch, one.ids)
         batch_ids = {one.part: self.model.parts[one.part] for *_, one in snapshot.batch_ids if one.part is not None}
         self.model.reached["base with a part of an earlier one"] += len(batch_ids.keys() & self.batch_parts) > 0
         self.batch_parts = batch_ids.keys()

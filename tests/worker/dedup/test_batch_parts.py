@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from millwheel.model.keys import ALL_KEYS
-from millwheel.store.contract import PartId
-from millwheel.worker.dedup import BatchIds, Dedup, DedupError, DedupSnapshot, Sender
+from millwheel.store.contract import CorruptValueError, PartId
+from millwheel.worker.dedup import DEDUP_PART, BatchIds, Dedup, DedupSnapshot, Sender
 from millwheel.worker.journal import OwnedJournal
-from millwheel.worker.journal_base import DEDUP_PART, FIRST_BATCH_PART
+from millwheel.worker.journal_base import FIRST_BATCH_PART
 from millwheel.worker.messages import DeleteParts
 from millwheel.worker.takeover import restored_ids
 
@@ -38,9 +39,9 @@ class Store:
         assert self.parts.keys() == {*journal.parts}
         return sorted(int(part.name.removeprefix(f"{DEDUP_PART}/")) for part in write.parts)
 
-    def restored(self) -> Dedup:
+    def restored(self, *, of_parent: bool = False) -> Dedup:
         """What a takeover reads."""
-        dedup, _ = restored_ids(ALL_KEYS, "j", self.parts)
+        dedup, _ = restored_ids(ALL_KEYS, "j", self.parts, of_parent=of_parent)
         assert dedup is not None
         dedup.segment_ids = PER_PART
         return dedup
@@ -106,11 +107,47 @@ def test_a_child_writes_inherited_ids_into_its_own_journal() -> None:
     assert fresh(store.restored(), ids(0, 11)) == 1
 
 
+@pytest.mark.guarantee("G13", section="6.2")
+def test_a_child_has_the_ids_in_the_order_of_its_parents() -> None:
+    """No id is sorted at the takeover, which is one step of the event loop. What both parents know is written once."""
+    parents = []
+    for first in (0, 5):
+        dedup, store = Dedup(ALL_KEYS, "j", segment_ids=PER_PART), Store(OwnedJournal("j", 7, False))
+        assert fresh(dedup, ids(first, 10)[::-1]) == 10
+        store.base(dedup.snapshot())
+        parents.append(store.restored(of_parent=True))
+    child, store = Dedup.inherit(ALL_KEYS, "k", parents, segment_ids=15), Store(OwnedJournal("k", 8, False))
+    (part,) = child.snapshot().batch_ids
+    assert part[2].ids == b"".join(ids(0, 10)[::-1] + ids(10, 5)[::-1])
+    assert store.base(child.snapshot()) == [0, FIRST_BATCH_PART]
+    assert fresh(store.restored(), ids(0, 16)) == 1
+
+
+FIRST = f"{DEDUP_PART}/{FIRST_BATCH_PART}"
+
+
 @pytest.mark.guarantee("G1", section="6.1.1")
-def test_a_part_with_something_else_is_refused() -> None:
-    """If the takeover skipped it, its ids would be fresh again."""
-    dedup, store = opened()
-    (other,) = dedup.snapshot().blobs
-    store.parts[PartId(f"{DEDUP_PART}/{FIRST_BATCH_PART}", 7, 0)] = other
-    with pytest.raises(DedupError, match="has other content than ids of a batch"):
-        store.restored()
+@pytest.mark.parametrize("of_parent", [False, True])
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        (FIRST, msgspec.msgpack.encode((1, [["counter", 0]])), "it has other content than ids of a batch"),
+        (FIRST, msgspec.msgpack.encode((1, [["batch", "q", 0]])), "its ids cannot be read"),
+        (FIRST, msgspec.msgpack.encode((1, [["batch", "q", 0, b"x" * 17]])), "its ids cannot be read"),
+        (FIRST, b"\xc1", "its ids cannot be read"),
+        (f"{DEDUP_PART}/0", b"\xc1", "its ids cannot be read"),
+        (f"{DEDUP_PART}/0", msgspec.msgpack.encode((1, [["batch", 5]])), "its ids cannot be read"),
+        (f"{DEDUP_PART}/0", msgspec.msgpack.encode((9, [])), "ids of format 9"),
+        (f"{DEDUP_PART}/0", None, "it is needed, and the journal's head does not name it"),
+    ],
+)
+def test_a_damaged_part_is_refused_by_its_name(of_parent: bool, name: str, content: bytes | None, why: str) -> None:
+    """If the takeover skipped it, its ids would be fresh again. The error quarantines this interval alone."""
+    _, store = opened()
+    (part,) = (part for part in store.parts if part.name == name)
+    if content is None:
+        del store.parts[part]
+    else:
+        store.parts[part] = content
+    with pytest.raises(CorruptValueError, match=f"^journal j, base part {name}: {why}"):
+        store.restored(of_parent=of_parent)

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from millwheel.model.keys import ALL_KEYS
-from millwheel.worker.dedup import Dedup, DedupError, OpaqueIds, Sender
+from millwheel.store.contract import CorruptValueError
+from millwheel.worker.dedup import Dedup, OpaqueIds, Sender
 
 SENDER = Sender("w1", 1, ALL_KEYS, "weak.1")
 MANY = 80_000
@@ -76,7 +77,7 @@ def test_a_snapshot_whose_filter_is_missing_is_refused() -> None:
     dedup.segment_stored(sealed.name)
     snapshot = dedup.snapshot()
     assert snapshot.segments == (sealed.name,)
-    with pytest.raises(DedupError, match=f"the filter of id segment {sealed.name} is missing"):
+    with pytest.raises(CorruptValueError, match=f"the filter of id segment {sealed.name} is missing"):
         Dedup.restore(ALL_KEYS, "r1", snapshot.blobs, {})
 
 
@@ -91,5 +92,5 @@ def test_a_snapshot_that_this_version_cannot_read_is_refused(
     """If the restore skipped the row, its ids would be fresh again."""
     (written,) = Dedup(ALL_KEYS, "r1").snapshot().blobs
     number = blob[0] if blob[0] is not None else msgspec.msgpack.decode(written)[0]
-    with pytest.raises(DedupError, match=message):
+    with pytest.raises(CorruptValueError, match=message):
         Dedup.restore(ALL_KEYS, "r1", [msgspec.msgpack.encode((number, blob[1]))], {})

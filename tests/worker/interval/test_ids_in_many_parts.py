@@ -11,8 +11,7 @@ import millwheel as mw
 from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import JournalHead
-from millwheel.worker.dedup import PositionIds, Sender
-from millwheel.worker.journal_base import DEDUP_PART
+from millwheel.worker.dedup import DEDUP_PART, PositionIds, Sender
 from millwheel.worker.messages import (
     Accepted,
     Acknowledge,
