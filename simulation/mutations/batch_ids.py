@@ -47,6 +47,18 @@ rewriting(
 )
 
 rewriting(
+    "inherited-batch-ids-sorted",
+    "G13",
+    "a child takes its parents' ids of a batch over without a sort",
+    BatchQuery,
+    "sorted(source.seen) if source.stored else source.unstored",
+    "sorted(source.seen)",
+    seeds=0,
+    test=_TESTS + "a_child_has_the_ids_in_the_order_of_its_parents",
+    why=_ALONE,
+)
+
+rewriting(
     "parts-of-completed-batches-kept",
     "G13",
     "the parts with ids of a batch are deleted when the batch is completed",
