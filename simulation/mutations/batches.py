@@ -177,10 +177,10 @@ rewriting(
 rewriting(
     "large-productions-not-forgotten",
     "G13",
-    "a call gets several records in any case, so what they produce is seen",
+    "what a record produced is forgotten by and by, so calls get many records again",
     BatchRunner,
-    "max(_FEWEST, int(left / self._row_bytes))",
-    "max(1, int(left / self._row_bytes))",
+    "self._row_bytes * _FORGOTTEN",
+    "self._row_bytes",
     seeds=0,
     test=_SIZES + "one_large_production_is_forgotten",
     why=_FEW,

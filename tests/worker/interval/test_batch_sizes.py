@@ -19,7 +19,7 @@ SECOND = 1_000_000
 @pytest.mark.guarantee("G8", section="4.1")
 @pytest.mark.parametrize(
     ("fixed", "of_each", "first", "least", "most"),
-    [(0.015, 0.000_001, 0.0, 256, 256), (0.0, 0.015, 0.0, 32, 32), (0.0, 0.1, 0.0, 4, 8), (0.5, 0.0, 2.0, 32, 32)],
+    [(0.015, 0.000_001, 0.0, 256, 256), (0.0, 0.015, 0.0, 32, 32), (0.0, 0.1, 0.0, 8, 8), (0.5, 0.0, 2.0, 32, 32)],
     ids=["a costly call", "costly records", "records beyond all bounds", "a call beyond all bounds"],
 )
 def test_batches_grow_where_a_call_costs_more_than_its_records(
@@ -41,7 +41,7 @@ def test_batches_grow_where_a_call_costs_more_than_its_records(
         driver.deliver(*((f"key {number}", "x", 1) for number in range(256)))
         driver.commit_all()
     assert sizes[0] == 2
-    assert least <= max(sizes[-20:]) <= most
+    assert least <= min(sizes[-4:]) <= max(sizes[-20:]) <= most
 
 
 class Service:
