@@ -446,9 +446,7 @@ def fitting(batch_time: BatchTime, time: HookTime, most: int) -> int:
     """
     if not time.pace and batch_time.seconds < inf:
         return min(most, FIRST_CALLS if time.calls else 1)
-    if batch_time.seconds >= most * time.pace:
-        return most
-    return min(most, max(1, int(batch_time.seconds / time.pace)))
+    return most if batch_time.seconds >= most * time.pace else max(1, int(batch_time.seconds / time.pace))
 
 
 def _drop(encoded: bytes) -> Any:
