@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from millwheel.sdk.batches.context import BatchContext
-from millwheel.worker.interval.call_time import CallTime
+from millwheel.worker.interval.call_time import CallTime, CallTrial
 from millwheel.worker.interval.hooks.batch_running import BatchRunner
 from millwheel.worker.interval.hooks.blocked_keys import BlockedKeys
 from millwheel.worker.interval.hooks.runner import Runner
@@ -14,6 +14,7 @@ from simulation.mutations.base import rewriting
 __all__: list[str] = []
 
 _TESTS: Final = "tests/worker/interval/test_batches.py::test_"
+_SIZES: Final = "tests/worker/interval/test_batch_sizes.py::test_"
 _SDK: Final = "tests/sdk/batches/test_batches.py::test_"
 _FEW: Final = "a test shows it by itself, in seconds; seeds were not tried"
 
@@ -73,7 +74,7 @@ rewriting(
     "if scope.produced_bytes > _OVERFULL * self._setup.settings.batch_bytes:",
     "if False:",
     seeds=0,
-    test=_TESTS + "a_commit_of_a_batch_is_bounded_in_bytes",
+    test=_SIZES + "a_commit_of_a_batch_is_bounded_in_bytes",
     why=_FEW,
 )
 
@@ -126,37 +127,61 @@ rewriting(
 )
 
 rewriting(
+    "calls-in-trial-for-good",
+    "G8",
+    "deliveries share a commit again when what a failed call has undone has run",
+    CallTrial,
+    "if self._left <= 0:",
+    "if False:",
+    seeds=0,
+    test=_SIZES + "deliveries_share_a_commit_again_after_a_failure",
+    why=_FEW,
+)
+
+rewriting(
     "costly-calls-for-few-records",
     "G8",
-    "a call gets more records where these take hardly longer",
+    "a model that takes long by itself gets some records all the same",
     CallTime,
-    "max(limit - self._fixed, self._fixed)",
-    "max(limit - self._fixed, 0.0)",
+    "fewest = _USUAL if seconds <= _LONG else _FEWEST",
+    "fewest = _FEWEST",
     seeds=0,
-    test=_TESTS + "batches_grow_where_a_call_costs_more_than_its_records",
+    test=_SIZES + "batches_grow_where_a_call_costs_more_than_its_records",
     why=_FEW,
 )
 
 rewriting(
     "long-calls-again",
     "G8",
-    "a call that takes far longer than expected makes the next ones small",
+    "a call that takes too long makes the next ones small",
     CallTime,
-    "seconds > max(limit, _UNEXPECTED * expected)",
-    "False",
+    "if seconds > limit:",
+    "if False:",
     seeds=0,
-    test=_TESTS + "costly_records_behind_cheap_ones_take_long_once",
+    test=_SIZES + "costly_records_behind_cheap_ones_take_long_once",
     why=_FEW,
 )
 
 rewriting(
-    "failing-hooks-keep-a-step",
+    "calls-of-one-step-without-end",
     "G8",
-    "failing hooks end a step when they took the time of a batch",
-    Runner,
-    "self._failed_seconds += seconds",
-    "pass",
+    "a step ends when calls for many records took the time of a batch",
+    Runner.out_of_time,
+    "self._setup.meter.clock() > self._ends",
+    "False",
     seeds=0,
-    test=_TESTS + "a_failing_service_does_not_keep_a_step",
+    test=_SIZES + "many_calls_of_one_delivery_share_its_steps",
+    why=_FEW,
+)
+
+rewriting(
+    "large-productions-not-forgotten",
+    "G13",
+    "what a record produced is forgotten by and by, so calls get many records again",
+    BatchRunner,
+    "self._row_bytes * _FORGOTTEN",
+    "self._row_bytes",
+    seeds=0,
+    test=_SIZES + "one_large_production_is_forgotten",
     why=_FEW,
 )

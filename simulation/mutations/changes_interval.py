@@ -473,7 +473,7 @@ rewriting(
     "failures-of-any-number",
     "G8",
     "a step ends when so many hooks have failed in it",
-    Runner.too_many_failed,
+    Runner.batch_full,
     "self.failures >= MAX_FAILED_HOOKS",
     "False",
     seeds=0,

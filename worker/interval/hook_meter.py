@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
-from millwheel.worker.interval.call_time import CallTime
 from millwheel.worker.interval.measures import IntervalMeasures
 from millwheel.worker.interval.traces import IntervalTraces
 
@@ -96,8 +95,6 @@ class HookMeter:
         self.traces = traces
         self.records = HookTime()
         self.timers = HookTime()
-        self.many = CallTime()
-        """Of calls for several records, which ``records`` counts, too."""
         self.slow: SlowBatch | None = None
         """The slowest batch since the core last reported one. None: no batch was slow."""
 

@@ -32,6 +32,8 @@ __all__ = ["BatchComputation", "BatchProgram", "batch_problems"]
 
 _MOST_RECORDS: Final = 8_192
 """The most records of a commit, by default."""
+_MOST_SECONDS: Final = 2
+"""A worker that is busy for five seconds may lose its lease."""
 
 
 class BatchComputation(Computation[In, State], Generic[In, State]):
@@ -53,6 +55,13 @@ class BatchComputation(Computation[In, State], Generic[In, State]):
     """The most records of a batch, from 1 to 8,192. Deliveries with fewer records make smaller batches.
 
     A batch also has no more than what its records usually produce lets into one commit (2 MiB).
+    """
+
+    call_seconds: float = 0.1
+    """How many seconds a call should take, at most 2. Batches grow until a call takes over half of it.
+
+    If a call takes longer, the next one gets half as many records, but 32 in any case, or fewer after a whole second.
+    So set it to several times what your model takes by itself. Other work of the process waits for each call.
     """
 
     @abstractmethod
@@ -122,6 +131,9 @@ def batch_problems(computation: Any, state_type: Any, options: ComputationOption
     most: Any = computation.max_records
     if type(most) is not int or not 1 <= most <= _MOST_RECORDS:
         yield f"max_records is a whole number from 1 to {_MOST_RECORDS:,}, not {most!r:.80}"
+    seconds: Any = computation.call_seconds
+    if type(seconds) not in (int, float) or not 0 < seconds <= _MOST_SECONDS:
+        yield f"call_seconds is a number of seconds over 0, and at most {_MOST_SECONDS}, not {seconds!r:.80}"
     if not options.strong:
         yield (
             "strong=False is for productions that depend on one record alone, and a batch has others: leave it out, or "

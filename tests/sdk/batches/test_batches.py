@@ -331,6 +331,7 @@ class Async(mw.BatchComputation[Trade]):
 
 class Both(mw.BatchComputation[Trade]):
     max_records = 0
+    call_seconds = 5.0
 
     def process_batch(self, ctx: mw.BatchContext[None], batch: mw.RecordBatch[Trade]) -> None:
         """One hook."""
@@ -359,6 +360,7 @@ class Grows(mw.BatchComputation[Trade, Growing]):
         (Async, {}, "process_batch is `async def`, and all its keys would wait"),
         (Both, {}, "it defines process_batch and process_record, and only one of them would run"),
         (Both, {}, "max_records is a whole number from 1 to 8,192, not 0"),
+        (Both, {}, "call_seconds is a number of seconds over 0, and at most 2, not 5.0"),
         (Misplaced, {}, "does not define process_record.*derive it from millwheel.BatchComputation"),
         (Grows, {}, "process_batch has no growing states"),
         (Calling(lambda ctx, batch: None), {"strong": False}, "strong=False is for productions that depend on one"),

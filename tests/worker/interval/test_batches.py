@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -18,11 +17,9 @@ import millwheel as mw
 from millwheel.rpc.columns import RecordColumns
 from millwheel.testing import TopologyHarness
 from millwheel.worker.interval import IntervalSettings
-from millwheel.worker.interval.hook_meter import BatchTime, HookMeter
 from millwheel.worker.interval.intake import IntervalReceiver
 from millwheel.worker.messages import Delivery
 from tests.telemetry.traced_driver import TracedDriver
-from tests.worker.interval.driver import IntervalDriver
 
 NOON = 1_767_268_800_000_000
 SECOND = 1_000_000
@@ -324,164 +321,3 @@ def test_a_sampled_record_is_a_batch_of_its_own() -> None:
     assert sizes[:3] == [2, 1, 3]
     assert driver.state.counts.row[0] == len(records)
     assert sorted(name.split()[0] for name in driver.spans.names())[:3] == ["commit", "process", "receive"]
-
-
-@pytest.mark.guarantee("G8", section="4.1")
-@pytest.mark.parametrize(
-    ("fixed", "of_each", "first", "least", "most"),
-    [(0.015, 0.000_001, 0.0, 32, 32), (0.0, 0.015, 0.0, 1, 3), (0.0, 0.001, 2.0, 5, 20), (0.5, 0.0, 0.0, 32, 32)],
-    ids=["a costly call", "costly records", "a slow beginning", "a call beyond all bounds"],
-)
-def test_batches_grow_where_a_call_costs_more_than_its_records(
-    fixed: float, of_each: float, first: float, least: int, most: int
-) -> None:
-    """A batch may take 10 ms. A call that takes longer for one record may take half as long again for many."""
-    clock = Clock()
-
-    class Costly(mw.BatchComputation[tuple[str, str]]):
-        max_records = 32
-
-        def process_batch(self, ctx: mw.BatchContext[None], batch: mw.RecordBatch[tuple[str, str]]) -> None:
-            clock.now += fixed + of_each * len(batch) + (first if not sizes else 0.0)
-            sizes.append(len(batch))
-
-    sizes: list[int] = []
-    driver = IntervalDriver(Costly(), meter=HookMeter(clock, batch_time=BatchTime(0.01)))
-    for _ in range(40):
-        driver.deliver(*((f"key {number}", "x", 1) for number in range(40)))
-        driver.commit_all()
-    assert sizes[0] == 1
-    assert least <= max(sizes[-20:]) <= most
-
-
-class TimedDriver(IntervalDriver):
-    """Measures its steps by a clock of its hooks."""
-
-    clock: Clock
-    longest = 0.0
-
-    def handle(self, event: Any, now: int | None = None) -> None:
-        before = self.clock.now
-        super().handle(event, now)
-        self.longest = max(self.longest, self.clock.now - before)
-
-
-def timed(clock: Clock, cost: Callable[[list[str]], float], sizes: list[int]) -> TimedDriver:
-    """An interval whose calls take so many seconds for the texts of their records. Texts that say so fail."""
-
-    class Timed(mw.BatchComputation[tuple[str, str], int]):
-        def process_batch(self, ctx: mw.BatchContext[int], batch: mw.RecordBatch[tuple[str, str]]) -> None:
-            texts = [text for _, text in batch.values]
-            clock.now += cost(texts)
-            sizes.append(len(batch))
-            for key in batch.keys:
-                ctx.states[key] += 1
-            if "fails" in texts or ("down" in texts and Broken.now):
-                raise ValueError("it fails")
-
-    meter = HookMeter(clock, batch_time=BatchTime(0.01))
-    TimedDriver.clock = clock
-    driver = TimedDriver(Timed(), meter=meter, on_failure=mw.dead_letter(after=1))
-    for _ in range(30):
-        driver.deliver(*((f"key {number}", "x", 1) for number in range(1_000)))
-        driver.commit_all()
-    return driver
-
-
-def texts(count: int, text: str = "x", **others: str) -> list[tuple[str, str, int]]:
-    return [(f"key {number}", others.get(f"key_{number}", text), 1) for number in range(count)]
-
-
-@pytest.mark.guarantee("G8", section="4.1")
-def test_a_quick_call_does_not_make_batches_small() -> None:
-    sizes: list[int] = []
-    driver = timed(Clock(), lambda given: 1e-5 if "fails" in given or "quick" in given else 0.015, sizes)
-    assert max(sizes) == 1_000
-    for records in (texts(200, key_7="fails"), [("z", "fails", 1)], [("z", "quick", 1), ("y", "quick", 1)]):
-        driver.deliver(*records)
-        driver.commit_all()
-    del sizes[:]
-    for _ in range(3):
-        driver.deliver(*texts(1_000))
-        driver.commit_all()
-    assert len(sizes) < 12
-    assert sizes[-1] > 500
-
-
-@pytest.mark.guarantee("G8", section="4.1")
-def test_costly_records_behind_cheap_ones_take_long_once() -> None:
-    clock, sizes = Clock(), list[int]()
-    driver = timed(clock, lambda given: 0.015 + 0.02 * given.count("dear"), sizes)
-    steps: list[float] = []
-    for _ in range(4):
-        driver.longest = 0.0
-        driver.deliver(*texts(100, "dear"))
-        driver.commit_all()
-        steps.append(driver.longest)
-    assert steps[0] > 1.0 > 0.2 > max(steps[1:])
-
-
-@pytest.mark.guarantee("G8", section="4.1")
-@pytest.mark.parametrize("earlier", [0, 3])
-def test_a_failing_service_does_not_keep_a_step(earlier: int) -> None:
-    """Also if the keys had done more in the commit at hand. Each step has one call that fails, and loses nothing."""
-    Broken.now, clock, sizes = True, Clock(), list[int]()
-    driver = timed(clock, lambda given: 0.015, sizes)
-    driver.deliver(*texts(1))  # its append is under way
-    for _ in range(earlier):
-        driver.deliver(*texts(100))
-    driver.longest = 0.0
-    driver.deliver(*texts(100, "down"))
-    for _ in range(3):
-        driver.pass_time(1_000)
-        driver.commit_all()
-    assert driver.longest < 0.031
-    Broken.now = False
-    driver.pass_time(1_000)
-    driver.commit_all()
-    assert driver.state.counts.row[0] == 30_001 + 100 * earlier + 100
-
-
-@pytest.mark.guarantee("G13", section="4.1")
-def test_a_failing_record_costs_few_calls_late_in_a_commit() -> None:
-    sizes: list[int] = []
-    driver = timed(Clock(), lambda given: 0.0, sizes)
-    driver.deliver(*texts(1))
-    for _ in range(7):
-        driver.deliver(*texts(1_000))
-    del sizes[:]
-    driver.deliver(*texts(1_000, key_7="fails"))
-    driver.commit_all()
-    for _ in range(5):
-        driver.pass_time(1_000)
-        driver.commit_all()
-    assert len(sizes) < 70
-    assert driver.state.counts.row[0] == 38_001
-
-
-@pytest.mark.guarantee("G13", section="4.1")
-def test_a_commit_of_a_batch_is_bounded_in_bytes() -> None:
-    """A call whose productions fill a commit eight times is undone. The next ones get fewer records."""
-    sizes: list[int] = []
-
-    class Large(mw.BatchComputation[tuple[str, str]]):
-        def process_batch(self, ctx: mw.BatchContext[None], batch: mw.RecordBatch[tuple[str, str]]) -> None:
-            sizes.append(len(batch))
-            ctx.produce("out", ["x" * 1_000] * len(batch))
-
-    limits = replace(USUAL, batch_bytes=10_000)
-    driver = IntervalDriver(Large(), settings=limits)
-    driver.deliver(*texts(500))
-    assert driver.state.outbox.unacked.bytes < 90_000
-    driver.commit_all()
-    assert driver.state.outbox.unacked.records == 500
-    assert max(sizes[1:]) < 12
-
-
-class Clock:
-    """A clock that hooks move."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now

@@ -2,51 +2,72 @@
 
 from __future__ import annotations
 
-from math import inf
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millwheel.worker.interval.call_time import CallTime
+from millwheel.worker.interval.call_time import CallTime, CallTrial
 
-LIMIT, MOST = 0.01, 1_024
+LIMIT = 0.1
 
 
 @pytest.mark.guarantee("G8", section="4.1")
 @given(
-    st.floats(0.0, 1.0),
-    st.floats(0.0, 0.1),
-    st.lists(st.tuples(st.floats(1e-6, 10.0), st.integers(2, MOST)), max_size=9),
+    st.floats(0.0, 3.0),
+    st.floats(0.0, 0.2),
+    st.floats(1.0, 3.0),
+    st.sampled_from([0.01, LIMIT, 2.0]),
+    st.lists(st.tuples(st.integers(1, 9_000), st.floats(0.0, 1.0)), min_size=40, max_size=60),
 )
-def test_calls_take_the_time_that_they_should(fixed: float, of_row: float, before: list[tuple[float, int]]) -> None:
-    """After any calls, others that cost the same each time soon get the rows that fit, and not many more."""
-    time = CallTime()
-    for seconds, rows in before:
-        time.ran(min(rows, time.fitting(LIMIT, MOST)), seconds, LIMIT)
-    taken: list[float] = []
-    rows = 0
-    for _ in range(60):
-        rows = time.fitting(LIMIT, MOST)
-        assert 1 <= rows <= MOST
-        taken.append(fixed + of_row * rows)
-        time.ran(rows, taken[-1], LIMIT)
-    # Two rows in any case. A call that grows has twice the rows of the one before.
-    allowed = max(LIMIT, 2 * fixed, fixed + 2 * of_row)
-    assert max(taken[-10:]) <= 2.1 * allowed
-    if of_row * MOST < fixed / 4:
-        assert rows == MOST
+def test_a_call_has_at_most_twice_the_rows_of_a_quick_one(
+    fixed: float, of_row: float, noise: float, limit: float, calls: list[tuple[int, float]]
+) -> None:
+    """Whatever calls cost: a fixed time, a time for each row, or either with noise."""
+    time, quick = CallTime(limit), 1
+    for given_rows, luck in calls:
+        before, rows = time.rows, min(given_rows, time.rows)
+        assert before >= 2
+        seconds = (fixed + of_row * rows) * noise**luck
+        allowed = limit if before >= 32 else max(limit, 1.0)
+        if seconds <= allowed / 2:
+            quick = max(quick, rows)
+        time.ran(rows, seconds)
+        assert time.rows <= max(before, 2 * rows)
+        assert time.rows <= max(2, 2 * quick)
+        if seconds > max(limit, 1.0):
+            assert time.rows <= max(2, before // 2)
+
+
+@pytest.mark.guarantee("G8", section="4.1")
+@given(st.floats(0.0, 3.0), st.floats(0.0, 0.2), st.floats(1.0, 1.9), st.lists(st.floats(0.0, 1.0), min_size=25))
+def test_calls_end_in_about_their_time(fixed: float, of_row: float, noise: float, luck: list[float]) -> None:
+    time, taken = CallTime(LIMIT), 0.0
+    for chance in luck:
+        rows = min(1_024, time.rows)
+        taken = (fixed + of_row * rows) * noise**chance
+        time.ran(rows, taken)
+    least = (fixed + 2 * of_row) * noise
+    assert taken <= max(2 * LIMIT, 2.0, least) * noise
+    if noise * (fixed + 1_024 * of_row) <= LIMIT / 2:
+        assert time.rows >= 1_024
+    if noise * (fixed + 32 * of_row) <= 0.5:
+        assert time.rows >= 32
 
 
 def test_a_call_that_failed_has_halves_behind_it() -> None:
-    time = CallTime()
-    assert time.fitting(inf, MOST) == MOST
-    time.failed(MOST)
-    assert time.fitting(inf, MOST) == 512
-    time.failed(3)
-    assert time.fitting(inf, MOST) == 1
+    trial = CallTrial()
+    assert trial.rows == 0
+    trial.failed(1_000, 1_400)
+    trial.failed(500, 500)
+    assert trial.rows == 250
+    trial.failed(3, 3)
+    assert trial.rows == 1
+    trial.ran(1, False)
+    assert trial.rows == 1
     for rows in (1, 2, 4):
-        time.returned(rows, MOST)
-        assert time.fitting(inf, MOST) == 2 * rows
-    time.returned(MOST // 2, MOST)
-    assert time.trial == 0
+        trial.ran(rows, True)
+        assert trial.rows == 2 * rows
+    trial.ran(1_391, True)
+    assert trial.rows > 0
+    trial.ran(1, True)
+    assert trial.rows == 0

@@ -5,7 +5,7 @@ batches: a context is sealed, undone and tried again as ever.
 
 Invariant: after the hook has raised, none of its effects is left. All that the keys of the call have done since the
 last commit is undone with it, and runs again (``BlockedKeys.undo_together``). Then each call is a commit of its own. It
-gets half as many records as one that failed, or twice as many as one that did not (``CallTime``). So a record that
+gets half as many records as one that failed, or twice as many as one that did not (``CallTrial``). So a record that
 fails is found by some tens of calls. It is judged when it fails alone. Why this ends: each commit has work, or the next
 call has fewer records.
 """
@@ -35,6 +35,8 @@ __all__ = ["BatchRunner"]
 
 _FORGOTTEN: Final = 0.9
 """What is left of the bytes that records produced, after each call with fewer bytes."""
+_FEWEST: Final = 2
+"""So many records a call may get in any case: one alone would be no call for several."""
 _OVERFULL: Final = 8
 """A call for several records that fills a commit so many times is undone. Its records run again by fewer (G13)."""
 
@@ -88,21 +90,24 @@ class BatchRunner:
                 done = self._run_one(receipt, part) if len(part) == 1 else self._run(form, receipt, part)
                 start += done[0]
                 ran, waits, calls = ran + done[0], waits + done[1], calls + done[2]
-                if scope.produced_bytes > budget or self._runner.failures > failures:
+                if scope.produced_bytes > budget or self._runner.failures > failures or self._runner.out_of_time():
                     return ran, waits, calls
         return ran, waits, calls
 
     def _most(self, left: int) -> int:
         """How many records the next call gets: what they produce should fit into so many bytes."""
         most = self._program.computation.max_records
-        return max(1, min(most, int(left / self._row_bytes))) if self._row_bytes else most
+        return min(most, max(_FEWEST, int(left / self._row_bytes))) if self._row_bytes else most
+
+    def _note_bytes(self, before: int, rows: int) -> None:
+        """Some rows have run. ``before``: the bytes that had been produced before them."""
+        self._row_bytes = max((self._setup.scope.produced_bytes - before) / rows, self._row_bytes * _FORGOTTEN)
 
     def _run_one(self, receipt: DeliveryReceipt, part: Sequence[int]) -> tuple[int, int, int]:
         """Run one record as single ones run. It is judged if it fails."""
-        failures = self._runner.failures
+        before = self._setup.scope.produced_bytes
         done = self._runner.run_hooks(receipt, part, False)
-        if done[2] and self._runner.failures == failures:
-            self._setup.meter.many.returned(1, self._program.computation.max_records)
+        self._note_bytes(before, 1)
         return done
 
     def _run(self, form: RecordForm, receipt: DeliveryReceipt, indexes: Sequence[int]) -> tuple[int, int, int]:
@@ -116,7 +121,7 @@ class BatchRunner:
                 gathered.rows.add(index, key, at, False)  # what ``_take`` does for most records, in fewer steps
                 gathered.done.append(index)
             elif not self._take(receipt, index, gathered):
-                if not self._call(form, receipt, gathered):
+                if not self._call(form, receipt, gathered) or self._runner.out_of_time():
                     return place, self._waits, self._calls
                 gathered = _Gathered(receipt)
                 self._take(receipt, index, gathered)
@@ -196,14 +201,13 @@ class BatchRunner:
                 refuse_result(f"{type(self._program.computation).__name__}.process_batch", result)
         except HOOK_ERRORS as error:
             return self._failed(receipt, gathered, error)
-        self._row_bytes = max((scope.produced_bytes - before) / count, self._row_bytes * _FORGOTTEN)
+        self._note_bytes(before, count)
         if count > 1:
-            meter.many.ran(count, meter.clock() - began, meter.batch_time.seconds)
+            self._runner.call_time.ran(count, meter.clock() - began)
             if scope.produced_bytes > _OVERFULL * self._setup.settings.batch_bytes:
                 return self._failed(receipt, gathered, None)
         context._order()
         self._runner.batch.consumed_of(receipt).extend(gathered.done)
-        meter.many.returned(count, self._program.computation.max_records)
         return True
 
     def _aim_at(self, gathered: _Gathered) -> Callable[[int], Context[Any]]:
@@ -227,7 +231,6 @@ class BatchRunner:
         """
         done = gathered.done
         if len(gathered.rows.keys) > 1:
-            self._setup.meter.many.failed(len(gathered.rows.keys))
             self._outcomes.undo_together([RecordItem(receipt, index) for index in done])
         elif error is not None:
             self._runner.batch.consumed_of(receipt).extend(done[:-1])

@@ -133,6 +133,7 @@ class BlockedKeys:
         self.runner.failures += 1
         keys = dict.fromkeys(receipt.delivery.keys[index] for receipt, index in records)
         again = [*self._take_consumed(keys), *records]
+        self.runner.trial.failed(len(records), len(again))
         for key in keys:
             self._drop(key)
             if timers := self.runner.batch.fired.pop(key, []):

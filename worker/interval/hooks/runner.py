@@ -8,10 +8,12 @@ batch, in order. Then it runs one hook per commit (``blocked_keys.py``).
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from typing import Any, Final, Protocol
 
+from millwheel.sdk.batches.computation import BatchComputation
+from millwheel.sdk.batches.records import RecordForm
 from millwheel.sdk.context import Context
 from millwheel.sdk.declarations import DROPPED
 from millwheel.sdk.effects import ProducedColumns, Production
@@ -19,6 +21,7 @@ from millwheel.sdk.options import LateAction
 from millwheel.sdk.records import UNDECODED, Record
 from millwheel.worker.interval.blocked_key_table import Item, RecordItem, TimerItem, Wait
 from millwheel.worker.interval.cache.cells import KeyCell
+from millwheel.worker.interval.call_time import CallTime, CallTrial
 from millwheel.worker.interval.holds import Hold
 from millwheel.worker.interval.hook_meter import BatchTime, HookTime
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
@@ -138,11 +141,13 @@ class Runner:
         """Asynchronous hooks that run now."""
         self.failures = 0
         """Hooks that have failed in this step of the core."""
-        self._failures_measured = 0
-        self._failed_seconds = 0.0
-        """How long this step has run hooks of which some failed."""
-        self._call_seconds = 0.0
-        """How long the batch's calls for several records took."""
+        batches = state.program.batches
+        self.forms: Mapping[str, RecordForm] = {} if batches is None else batches.forms
+        """The input streams of which a call gets many records."""
+        self.call_time = CallTime((BatchComputation if batches is None else batches.computation).call_seconds)
+        self.trial = CallTrial()
+        self._ends = inf
+        """When this step runs no more records by many. At least one call comes before."""
         self.undone = False
         """Whether a call for several records has failed. Undone timers fire before anything of the queue runs."""
         self.to_read: list[bytes] = []
@@ -160,27 +165,22 @@ class Runner:
 
         A batch without work is at no limit, also after work in it was undone or blocked.
         """
-        if self.too_many_failed():
+        if self.failures >= MAX_FAILED_HOOKS:
             return True
         batch, settings = self.batch, self._setup.settings
         if not batch:
             batch.records = batch.size = self._setup.scope.produced_bytes = 0
-            self._call_seconds = 0.0
             return False
         return batch.records >= self._limit or batch.size + self._setup.scope.produced_bytes >= settings.batch_bytes
 
-    def too_many_failed(self) -> bool:
-        """Whether no more hooks run in this step, because too many have failed, or for too long (G8).
-
-        Failed hooks leave no work in the batch, so they do not fill it.
-        """
-        return self.failures >= MAX_FAILED_HOOKS or self._failed_seconds >= self._setup.meter.batch_time.seconds
+    def out_of_time(self) -> bool:
+        """Whether calls for many records have taken the time of a batch in this step (G8)."""
+        return self._setup.meter.clock() > self._ends
 
     def step_ended(self) -> bool:
-        """The step of the core ends. Returns whether it had to, because too many hooks have failed."""
-        interrupted = self.too_many_failed()
-        self.failures = self._failures_measured = 0
-        self._failed_seconds = 0.0
+        """The step of the core ends. Returns whether it had to, so the queue goes on without another event."""
+        interrupted = self.failures >= MAX_FAILED_HOOKS or (bool(self._intake.queue) and self.out_of_time())
+        self.failures, self._ends = 0, inf
         return interrupted
 
     def budget(self) -> int:
@@ -204,7 +204,6 @@ class Runner:
         """Take the current batch and start a new one."""
         batch, self.batch = self.batch, HookBatch()
         self._setup.scope.produced_bytes, self._limit = 0, self._setup.settings.batch_records
-        self._call_seconds = 0.0
         self.number += 1
         return batch
 
@@ -222,7 +221,9 @@ class Runner:
         """
         queue, feedback = self._intake.queue, self._setup.config.feedback
         self.undone = False
-        while queue and not self.undone and not self.full():
+        if self.forms and self._ends == inf:
+            self._ends = self._setup.meter.clock() + self._setup.meter.batch_time.seconds
+        while queue and not self.undone and not self.full() and not (self.forms and self.out_of_time()):
             chunk = queue[0] if ahead_allowed else next_holding(self._intake, self._clocks.inputs.value, feedback)
             if chunk is None:
                 return
@@ -240,14 +241,14 @@ class Runner:
     def _room(self, receipt: DeliveryReceipt) -> int:
         """How many records of a delivery may run before the limits are checked again; at least one."""
         settings, batch = self._setup.settings, self.batch
-        program, meter = self._setup.program, self._setup.meter
-        if program.batches is not None and meter.records.calls:
-            left = self._limit - batch.records
-            room = meter.many.fitting(meter.batch_time.seconds, left)
+        if receipt.delivery.stream in self.forms:
+            room = min(self._limit - batch.records, self.trial.rows or settings.batch_records)
+            if self._setup.meter.batch_time.seconds < inf:
+                room = min(room, self.call_time.rows)
         else:
-            room = self.room(meter.records)
+            room = self.room(self._setup.meter.records)
         room = min(room, (settings.batch_bytes - batch.size) // (receipt.average + 1))
-        if program.record_is_async:
+        if self._setup.program.record_is_async:
             room = min(room, settings.async_hooks - self.async_running)
         return max(1, room)
 
@@ -274,16 +275,18 @@ class Runner:
         batch, receipt, meter = self.batch, chunk.receipt, self._setup.meter
         began = meter.clock()
         indexes = chunk.indexes[chunk.cursor : chunk.cursor + self._room(receipt)]
-        trial = meter.many.trial
+        many, failures = not alone and receipt.delivery.stream in self.forms, self.failures
         ran, waits, calls = self.run_records(receipt, indexes, alone)
         key = receipt.delivery.keys[indexes[0]] if ran == 1 else None
-        self.measure(self._setup.program.record_hook, meter.records, calls, began, key, ran)
+        self.measure(self._setup.program.record_hook, meter.records, calls, began, key, many)
         chunk.cursor += ran
         batch.records += ran
         batch.size += ran * receipt.average
-        if (trial or meter.many.trial) and not alone:
+        if many and self.trial.rows:
             # A call that fails undoes all that its keys did in the batch. So the next one gets a batch of its own.
             self._limit = min(self._limit, batch.records)
+            if not self.undone:
+                self.trial.ran(ran, calls > 0 and failures == self.failures)
         return ran > waits
 
     def run_hooks(self, receipt: DeliveryReceipt, indexes: Sequence[int], alone: bool) -> tuple[int, int, int]:
@@ -357,30 +360,20 @@ class Runner:
         ran = len(indexes) - operator.length_hint(running)
         return ran, waits, ran - waits - no_calls
 
-    def measure(self, hook: str, time: HookTime, calls: int, began: float, key: bytes | None, records: int = 1) -> None:
+    def measure(
+        self, hook: str, time: HookTime, calls: int, began: float, key: bytes | None, many: bool = False
+    ) -> None:
         """Add ``calls`` calls of a hook since ``began`` to its ``time``.
 
-        Args:
-            hook: Its name.
-            time: Its totals.
-            calls: How often it was called.
-            began: The clock before the first call.
-            key: That of a single record or timer.
-            records: How many records these calls got, if one call may get many.
+        ``key`` is set for a single call. ``many``: a call may get many records, so they have no pace of single ones.
         """
         meter = self._setup.meter
         seconds = meter.clock() - began
         time.calls += calls
         time.seconds += seconds
-        if self.failures > self._failures_measured:
-            self._failures_measured = self.failures
-            self._failed_seconds += seconds
         program = self._setup.program
-        if calls and records > 1 and program.batches is not None:
+        if calls and many:
             meter.measures.hook_seconds[hook].add(seconds / calls, calls)
-            self._call_seconds += seconds
-            if self._call_seconds + meter.many.expected(records) > meter.batch_time.seconds:
-                self._limit = min(self._limit, self.batch.records + records)
         elif calls and not (program.timer_is_async if hook == "process_timer" else program.record_is_async):
             most = fitting(meter.batch_time, time, self._limit)
             meter.measures.hook_seconds[hook].add(seconds / calls, calls)
@@ -453,9 +446,7 @@ def fitting(batch_time: BatchTime, time: HookTime, most: int) -> int:
     """
     if not time.pace and batch_time.seconds < inf:
         return min(most, FIRST_CALLS if time.calls else 1)
-    if batch_time.seconds >= most * time.pace:
-        return most
-    return min(most, max(1, int(batch_time.seconds / time.pace)))
+    return most if batch_time.seconds >= most * time.pace else max(1, int(batch_time.seconds / time.pace))
 
 
 def _drop(encoded: bytes) -> Any:

@@ -41,7 +41,7 @@ class KeyScheduler:
         if program is not None:
             self.runner.run_records = BatchRunner(state, self.runner, self.blocked_keys, program).run_records
         self._interrupted = False
-        """Whether the last step ended because too many hooks had failed. The rest waits for no other event."""
+        """Whether the last step had to end before its work did. The rest waits for no other event."""
 
     def recovered(self) -> None:
         """The journal is read. If the interval has panes by columns, or may have them, records take their way.
@@ -49,7 +49,7 @@ class KeyScheduler:
         It may have panes of an earlier version of its computation. Then a hook of many records gets single ones.
         """
         if self._panes.windows or self._panes.fold is not None:
-            self.runner.run_records = self._adder.run_records
+            self.runner.run_records, self.runner.forms = self._adder.run_records, {}
 
     @property
     def outbox_full(self) -> bool:
