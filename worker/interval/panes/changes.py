@@ -68,12 +68,12 @@ def _seal(table: PaneTable, window: WindowPanes) -> PaneChange:
 
 def whole_table(table: PaneTable) -> Iterator[PaneChange]:
     """All panes as of the last sealed commit, for a base, in changes of bounded size."""
-    import numpy as np
-
     for window in table.windows.values():
         settled = window.settled()
         if not settled:
             continue
+        import numpy as np  # here, because each computation has bases, and NumPy may be missing
+
         rows = np.sort(np.fromiter(settled.values(), np.int64, len(settled)))
         average = sum(map(len, settled)) // len(settled) + 8 * len(window.columns)
         step = max(1, _PART_BYTES // (average + 1))
