@@ -405,3 +405,10 @@ def test_an_event_passes_over_windows_of_blocked_keys() -> None:
     driver.watermark(20)
     assert len(driver.state.panes) == 500
     assert _calls(lambda: driver.core.step(GroupWatermarks({INJECTOR: 21}), driver.now)) < 500
+
+
+@pytest.mark.guarantee("G12")
+def test_a_base_without_panes_needs_no_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each computation writes bases, and its worker may lack NumPy. Its import would also stop the event loop."""
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    assert list(whole_table(PaneTable())) == []

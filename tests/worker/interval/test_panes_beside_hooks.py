@@ -21,7 +21,7 @@ from millwheel.store.contract import CorruptValueError
 from millwheel.windows.result import Row
 from millwheel.worker.interval import IntervalSettings, columns_from
 from millwheel.worker.interval.entry import PANES_FORMAT, decode_entry
-from millwheel.worker.interval.panes.changes import PaneChange, apply_changes, seal_changes, whole_table
+from millwheel.worker.interval.panes.changes import PaneChange, apply_changes, seal_changes
 from millwheel.worker.interval.panes.table import PaneTable, named_form
 from millwheel.worker.interval.pending import pending_work
 from millwheel.worker.interval.shown_panes import keys_in, pane_timers, panes_of, with_panes
@@ -183,13 +183,6 @@ def test_windows_in_two_forms_stay_apart_in_a_merge() -> None:
         tables[1].form: [b"b"],
     }
     assert merged.others() == [merged.windows[0, 10, tables[1].form]]
-
-
-@pytest.mark.guarantee("G12")
-def test_a_base_without_panes_needs_no_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each computation writes bases, and its worker may lack NumPy. Its import would also stop the event loop."""
-    monkeypatch.setitem(sys.modules, "numpy", None)
-    assert list(whole_table(PaneTable())) == []
 
 
 def test_a_worker_without_numpy_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
