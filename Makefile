@@ -186,7 +186,8 @@ COMPILED_TESTS := $(addprefix tests/,authority master model sdk windows worker) 
 	--ignore tests/sdk/test_public_names.py \
 	--deselect tests/worker/interval/test_holds.py::test_what_cannot_be_read_again_is_refused_before_the_journal \
 	--deselect tests/worker/interval/test_skipped_passes.py::test_a_pass_skipped_with_work_is_a_broken_invariant \
-	--deselect tests/worker/interval/test_result_columns.py::test_runs_are_sent_as_their_rows_are
+	--deselect tests/worker/interval/test_result_columns.py::test_runs_are_sent_as_their_rows_are \
+	--deselect tests/worker/interval/test_read_columns.py::test_reads_have_no_gapped_ranges_while_a_mark_stands_still
 .PHONY: test-compiled
 test-compiled: compiled ## The tests of the cores, and 100 simulated seeds, on the compiled tree
 	@tools/compiled.sh pytest --import-mode=append -n $(JOBS) --dist loadfile --max-worker-restart 0 $(COMPILED_TESTS) $(ARGS)
