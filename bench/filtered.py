@@ -10,7 +10,7 @@ import argparse
 import gc
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -32,7 +32,7 @@ from millwheel.testing.cores import HOOK_TIMEOUT_SECONDS
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.messages import Acknowledged, Delivery, SendDelivery
 
-__all__ = ["PROGRAMS", "SECOND", "Bid", "TablesByWindows", "main", "measure", "tables_of"]
+__all__ = ["PROGRAMS", "SECOND", "Bid", "TablesByWindows", "main", "measure", "spent_in_turns", "tables_of"]
 
 BEGIN: Final = 1_700_000_000_000_000
 SECOND: Final = mw.seconds(1)
@@ -120,6 +120,28 @@ def tables_of(records: int, rows: int) -> list[RecordColumns]:
     return tables
 
 
+def spent_in_turns(
+    clusters: Mapping[str, TablesByWindows], tables: Sequence[RecordColumns], run: int
+) -> dict[str, float]:
+    """The processor time of each program, in seconds. All get the same tables, in turns, and then the end of time.
+
+    Args:
+        clusters: The programs, by name.
+        tables: What they get.
+        run: The number of the run: who begins changes with it, and with each table.
+    """
+    spent = dict.fromkeys(clusters, 0.0)
+    gc.collect()
+    for number, table in enumerate([*tables, None]):
+        until = int(MAX_TIMESTAMP) if table is None else table.timestamps[0]
+        for name in [*clusters][:: 1 if (run + number) % 2 else -1]:
+            given = None if table is None else RecordColumns(table.batch, table.timestamps, table.key)
+            began = time.process_time()
+            clusters[name].play(given, until)
+            spent[name] += time.process_time() - began
+    return spent
+
+
 def measure(records: int, rows: int, runs: int) -> dict[str, list[float]]:
     """Microseconds a record of each program, for each run. All get the same tables, in turns.
 
@@ -132,15 +154,7 @@ def measure(records: int, rows: int, runs: int) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {name: [] for name in PROGRAMS}
     for run in range(runs):
         clusters = {name: TablesByWindows(_topology(before)) for name, before in PROGRAMS.items()}
-        spent = dict.fromkeys(PROGRAMS, 0.0)
-        gc.collect()
-        for number, table in enumerate([*tables, None]):
-            until = int(MAX_TIMESTAMP) if table is None else table.timestamps[0]
-            for name in [*PROGRAMS][:: 1 if (run + number) % 2 else -1]:
-                given = None if table is None else RecordColumns(table.batch, table.timestamps, table.key)
-                began = time.process_time()
-                clusters[name].play(given, until)
-                spent[name] += time.process_time() - began
+        spent = spent_in_turns(clusters, tables, run)
         if clusters["by a function"].counted() != clusters["by an expression"].counted():
             raise RuntimeError("the programs have counted other records")
         for name, cluster in clusters.items():

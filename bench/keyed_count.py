@@ -16,7 +16,7 @@ from bench.topologies import Count
 from millwheel import windows
 from millwheel.client.subscription import Subscription
 
-__all__ = ["FORMS", "measure"]
+__all__ = ["FORMS", "collect", "measure"]
 
 FORMS = {
     "keyed_count.exactly_once": ("counts", Count),
@@ -53,19 +53,21 @@ def _run(topology: str, result_type: Any, records: int, wanted: int, options: Se
         command = [sys.executable, "-m", "bench.feed", address, str(records), topology, str(rows)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as feeder:
             try:
-                ended = asyncio.run(asyncio.wait_for(_collect(address, result_type, records, wanted), _PATIENCE))
+                ended = asyncio.run(
+                    asyncio.wait_for(collect(address, "counts", result_type, records, wanted), _PATIENCE)
+                )
                 began = float(feeder.communicate(timeout=30)[0])
             finally:
                 feeder.kill()  # no effect on a process that has ended
     return records / (ended - began)
 
 
-async def _collect(address: str, result_type: Any, records: int, wanted: int) -> float:
-    """Receive and ACK every result. Return when the last one was durable. Raises if results are wrong."""
+async def collect(address: str, stream: str, result_type: Any, records: int, wanted: int) -> float:
+    """Receive and ACK every result of a count. Return when the last one was durable. RuntimeError: they are wrong."""
     results = counted = 0
     field = "count" if result_type is Count else "value"
     async with Subscription(
-        "counts", cursor="bench", record_type=result_type, address=address, until_end=True, auto_ack=True
+        stream, cursor="bench", record_type=result_type, address=address, until_end=True, auto_ack=True
     ) as subscription:
         async for batch in subscription:
             results += len(batch)

@@ -7,8 +7,6 @@ or in hooks. Each result also goes to a log. The store is memory, and nothing go
 from __future__ import annotations
 
 import argparse
-import gc
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,12 +16,10 @@ from rich.console import Console
 from rich.table import Table
 
 import millwheel as mw
-from bench.filtered import SECOND, Bid, TablesByWindows, tables_of
+from bench.filtered import SECOND, Bid, TablesByWindows, spent_in_turns, tables_of
 from bench.report import Figure, write_figures
 from millwheel import agg, windows
 from millwheel.model.incarnation import IncarnationId
-from millwheel.model.time import MAX_TIMESTAMP
-from millwheel.rpc.columns import RecordColumns
 from millwheel.windows import Result
 from millwheel.worker.interval import IntervalConfig
 
@@ -96,15 +92,7 @@ def measure(records: int, rows: int, runs: int) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {name: [] for name in forms}
     for run in range(runs):
         clusters = {name: _Staged(*form) for name, form in forms.items()}
-        spent = dict.fromkeys(forms, 0.0)
-        gc.collect()
-        for number, table in enumerate([*tables, None]):
-            until = int(MAX_TIMESTAMP) if table is None else table.timestamps[0]
-            for name in [*forms][:: 1 if (run + number) % 2 else -1]:
-                given = None if table is None else RecordColumns(table.batch, table.timestamps, table.key)
-                began = time.process_time()
-                clusters[name].play(given, until)
-                spent[name] += time.process_time() - began
+        spent = spent_in_turns(clusters, tables, run)
         counts = {cluster.results() for cluster in clusters.values()}
         if len(counts) != 1:
             raise RuntimeError(f"the programs have other numbers of results: {sorted(counts)}")

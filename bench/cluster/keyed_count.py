@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from dataclasses import dataclass
 from typing import Any, Final
 
 from bench.cluster.costs import Costs
 from bench.cluster.system import System
+from bench.keyed_count import collect
 from bench.load import expected_results
 from bench.topologies import Count
 from millwheel import windows
-from millwheel.client.subscription import Subscription
 
 __all__ = ["COLUMNS", "HOOKS", "CountForm", "CountRun", "run_count"]
 
@@ -75,7 +74,9 @@ async def run_count(running: System, form: CountForm, records: int) -> CountRun:
                 raise RuntimeError("the injector's process has not started")
             costs = Costs(running, {"injector": feeder.pid})
             feeder.stdin.write(b"go\n")
-            ended = await asyncio.wait_for(_collect(running.address, form, records, wanted), _PATIENCE)
+            ended = await asyncio.wait_for(
+                collect(running.address, f"{form.topology}/counts", form.result_type, records, wanted), _PATIENCE
+            )
             began = float(await asyncio.wait_for(feeder.stdout.readline(), 30))
             spent, seconds = costs.as_text(), costs.seconds()
             await asyncio.wait_for(feeder.communicate(b"end\n"), 30)
@@ -86,24 +87,3 @@ async def run_count(running: System, form: CountForm, records: int) -> CountRun:
     finally:
         await running.cancel(topology)
     return CountRun(records, {record.incarnations[form.computation], log}, ended - began, spent, seconds)
-
-
-async def _collect(address: str, form: CountForm, records: int, wanted: int) -> float:
-    """Receive and ACK every result. Return when the last one was durable. RuntimeError: they are wrong."""
-    results = counted = 0
-    field = "count" if form.result_type is Count else "value"
-    async with Subscription(
-        f"{form.topology}/counts",
-        cursor="bench",
-        record_type=form.result_type,
-        address=address,
-        until_end=True,
-        auto_ack=True,
-    ) as subscription:
-        async for batch in subscription:
-            results += len(batch)
-            counted += sum(getattr(value, field) for value in batch.values)
-        await subscription.flush()
-    if (results, counted) != (wanted, records):
-        raise RuntimeError(f"{results} results that count {counted} records, not {wanted} that count {records}")
-    return time.time()

@@ -177,7 +177,7 @@ rewriting(
 rewriting(
     "large-productions-not-forgotten",
     "G13",
-    "what a record produced is forgotten by and by, so calls get many records again",
+    "a large production is forgotten after some calls, so calls get many records again",
     BatchRunner,
     "self._row_bytes * _FORGOTTEN",
     "self._row_bytes",
