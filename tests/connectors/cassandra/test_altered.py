@@ -25,7 +25,8 @@ from tests.connectors.cassandra.given import KEYSPACE, Row, Shop, is_gone, opene
 def test_a_table_is_altered_and_put_back(shop: Shop, alter: str, back: str, why: str) -> None:
     table = f"{KEYSPACE}.altered_{uuid.uuid4().hex}"
     shop.run(
-        f"CREATE TABLE {table} (test text, shelf int, item text, cents int, note text, PRIMARY KEY ((test, shelf), item))"
+        f"CREATE TABLE {table} "
+        "(test text, shelf int, item text, cents int, note text, PRIMARY KEY ((test, shelf), item))"
     )
     sink = cassandra.sink(table, Row, row=row_of, delete=is_gone, settings=shop.settings())
     first, second = ([shop.sale(item, cents, note=item) for item, cents in some] for some in (
