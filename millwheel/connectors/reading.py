@@ -262,7 +262,7 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         find = self._timestamp
         if find is None:
             return [stated for _, stated in read.records]
-        return [None if value.__class__ in self._unread else _found(find, value) for value, _ in read.records]
+        return [None if type(value) in self._unread else _found(find, value) for value, _ in read.records]
 
     def _produce_all(
         self, ctx: Context[SplitState[P]], read: Read[Any, P], times: list[Any], asked: Timestamp, known: int
@@ -302,7 +302,7 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         for index, ((value, _), at) in enumerate(zip(read.records, times, strict=True)):
             if ctx._produced > MOST_BYTES:
                 raise self._too_many_bytes(ctx, index, len(read.records))
-            if value.__class__ in self._unread:
+            if type(value) in self._unread:
                 self._produce_bad(ctx, value)
                 continue
             before = ctx._produced

@@ -71,7 +71,11 @@ def refusals(identities: Identities) -> list[tuple[TlsFiles, str, str]]:
     mixed = TlsFiles(identities.server.ca, stranger.cert, stranger.key)
     old = identities.certificate("late", ends_in=timedelta(hours=-1))
     return [
-        (identities.certificate("nobody"), "", "certificate:nobody may not call .*it needs role [a-z ]+ for topology 'words'"),
+        (
+            identities.certificate("nobody"),
+            "",
+            "certificate:nobody may not call .*it needs role [a-z ]+ for topology 'words'",
+        ),
         (mixed, "", rf"{stranger.cert}.*"),
         (old, "", rf"{old.cert}.*"),
         (plain, identities.token("spark", aud="billing"), "the token is refused"),

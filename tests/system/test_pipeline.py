@@ -81,7 +81,7 @@ class Topic:
 
     def numbered(self) -> dict[str, list[tuple[int, int]]]:
         """What the files have of them: the number and cents of each sale, by item."""
-        found = defaultdict(list)
+        found = defaultdict[str, list[tuple[int, int]]](list)
         for one in self.written:
             found[one["item"]].append((len(found[one["item"]]) + 1, one["cents"]))
         return found
@@ -108,7 +108,7 @@ def rows(database: Database) -> list[tuple[Any, ...]]:
 
 def numbered(folder: Path) -> dict[str, list[tuple[int, int]]]:
     """The rows of the files by item, in the order of the batches: all are in one shard."""
-    found = defaultdict(list)
+    found = defaultdict[str, list[tuple[int, int]]](list)
     for name, content in sorted(files_in(folder).items(), key=lambda one: one[0].rpartition("/")[2]):
         for row in contents_of(name, content):
             found[row["item"]].append((row["number"], row["cents"]))
