@@ -72,9 +72,9 @@ def refusals(identities: Identities) -> list[tuple[TlsFiles, str, str]]:
     old = identities.certificate("late", ends_in=timedelta(hours=-1))
     return [
         (
-            identities.certificate("nobody"),
+            identities.certificate("guest"),
             "",
-            "certificate:nobody may not call .*it needs role [a-z ]+ for topology 'words'",
+            "certificate:guest may not call .*it needs role [a-z ]+ for topology 'words'",
         ),
         (mixed, "", rf"{stranger.cert}.*"),
         (old, "", rf"{old.cert}.*"),
@@ -170,7 +170,7 @@ async def test_spark_that_is_refused_says_who_and_why(guarded: Guarded) -> None:
                 await asyncio.to_thread(step)
             assert re.search("get a token|grant it|use a certificate|renew", str(refused.value)), name
     spark = guarded.identities
-    guarded.ask_as(spark.certificate("nobody"), spark.token("spark"))
+    guarded.ask_as(spark.certificate("guest"), spark.token("spark"))
     assert await asyncio.to_thread(steps["write"]) > 0
 
 
@@ -180,7 +180,7 @@ async def test_a_spark_job_that_is_refused_shows_the_reason(guarded: Guarded, tm
     from tests.spark.jobs import write_trips
 
     write_trips(tmp_path / "in", range(10), "0")
-    plain, wrong = guarded.identities.certificate("nobody"), guarded.identities.token("spark", aud="billing")
+    plain, wrong = guarded.identities.certificate("guest"), guarded.identities.token("spark", aud="billing")
     files = dict(zip(ENVIRONMENT, map(str, (plain.ca, plain.cert, plain.key)), strict=True))
     command = [sys.executable, "-m", "tests.spark.jobs", guarded.address, str(tmp_path)]
     environment = {**os.environ, **files, "MILLWHEEL_TOKEN": wrong, "PYTHONPATH": str(ROOT)}
