@@ -38,6 +38,7 @@ ELSEWHERE = {
     "docs/mqtt.md": "tests/connectors/test_mqtt.py runs it, with a broker",
     "docs/redis.md": "tests/connectors/test_redis_sinks.py runs it, with a server",
     "docs/kafka.md": "tests/connectors/kafka/test_page.py runs it, with a broker",
+    "docs/pipeline.md": "tests/system/test_pipeline.py runs it, and kills the server and the broker",
 }
 """Pages that another test runs."""
 RUN = sorted(
