@@ -7,6 +7,7 @@ What it reads and writes is in the environment of its processes: ``NEXMARK_QUERY
 from __future__ import annotations
 
 import os
+from typing import Any, Final
 
 import millwheel as mw
 from examples.nexmark.events import Event
@@ -15,8 +16,10 @@ from millwheel import connectors
 
 __all__ = ["SINK", "between_files", "nexmark"]
 
-SINK = "results"
+SINK: Final = "results"
 """The computation whose low watermark says that all is written."""
+_EVENT: Final[Any] = Event
+"""Any, because a choice of types is no `type[T]`, which sources that are read are declared with."""
 
 
 def between_files(query: str, source: str, target: str, out_of_order: mw.Duration) -> mw.Topology:
@@ -29,8 +32,8 @@ def between_files(query: str, source: str, target: str, out_of_order: mw.Duratio
         out_of_order: How much older than the newest event a later one may be, in microseconds.
     """
     topology = mw.Topology("nexmark")
-    files = connectors.read_files(source, Event)
-    events = topology.source("events", Event, files, timestamp="at", out_of_order=out_of_order)
+    files = connectors.read_files(source, _EVENT)
+    events = topology.source("events", _EVENT, files, timestamp="at", out_of_order=out_of_order)
     results = QUERIES[query](events)
     results.to(SINK, connectors.write_files(target, results.record_type), batch_records=10_000)
     return topology

@@ -24,7 +24,8 @@ _AUCTION: Final = (
 _PRICE: Final = _BID.index("price")
 UPDATED: Final = {"q4": 1, "q9": 1, "q18": 2, "q19": 1}
 """The queries whose results are corrected, and how many columns are the key of a result."""
-_CHANGE: Final = re.compile(r"([+-])[IUD]\[(.*)\]$")
+_CHANGE: Final = re.compile(r"([+-][IUD])\[(.*)\]$")
+_NEW: Final = ("+I", "+U")
 
 
 def written_lines(folder: Path) -> Iterator[bytes]:
@@ -60,12 +61,22 @@ def object_rows(objects: Iterable[Value]) -> Counter[Row]:
 
 
 def changelog_rows(query: str, lines: Iterable[str]) -> Counter[Row]:
-    """The rows that a log of changes leaves. Other lines between them do not matter."""
-    left: Counter[Row] = Counter()
+    """The rows that a log of changes leaves. Other lines between them do not matter.
+
+    A new row of a key takes the place of the one before it, whether the log retracts that one or not. A key of q19 is
+    an auction and a rank, which is the last column.
+    """
+    newest: dict[Row, Row] = {}
     for change in filter(None, map(_CHANGE.search, lines)):
         row = tuple(map(_cell, change[2].split(", ")))
-        left[(row[0], row[_PRICE]) if query == "q19" else row] += 1 if change[1] == "+" else -1
-    return Counter({row: count for row, count in left.items() if count})
+        key = (row[0], row[-1]) if query == "q19" else row[: UPDATED[query]]
+        if change[1] in _NEW:
+            newest[key] = row
+        elif newest.get(key) == row:
+            del newest[key]
+    if query == "q19":
+        return Counter((row[0], row[_PRICE]) for row in newest.values())
+    return Counter(newest.values())
 
 
 def _cell(text: str) -> int | str:

@@ -81,6 +81,7 @@ async def measure(peer: Peer, job: Job, hits: Hits, expected: Mapping[Window, in
                     system.check()
                     await _look(reader, usage, _SAMPLE)
                 await _look(reader, usage, _SETTLE)
+                cpu = usage.seconds  # within the block: the sum of ended children then has no servers
             finally:
                 reader.close()
     except Exception as error:
@@ -92,7 +93,7 @@ async def measure(peer: Peer, job: Job, hits: Hits, expected: Mapping[Window, in
         first_result_s=round(reader.arrivals[0][0] - started, 3),
         ready_s=round(ready, 3),
         peak_mb=round(usage.peak / MEBI, 1),
-        cpu_s=round(usage.seconds, 2),
+        cpu_s=round(cpu, 2),
         lost=found.lost,
         twice=found.twice,
         results_twice=found.results_twice,

@@ -39,7 +39,10 @@ def _moment(event: Event) -> datetime:
 
 
 _clock = windowing.EventClock(
-    ts_getter=_moment, wait_for_system_duration=timedelta(milliseconds=_job["out_of_order_ms"])
+    ts_getter=_moment,
+    wait_for_system_duration=timedelta(milliseconds=_job["out_of_order_ms"]),
+    # The events are of the past. By default it would look at each key without a pause, since each window is overdue.
+    to_system_utc=lambda _: None,
 )
 _tumbling = windowing.TumblingWindower(length=_TEN, align_to=_EPOCH)
 _sliding = windowing.SlidingWindower(length=_TEN, offset=_TWO, align_to=_EPOCH)
@@ -72,7 +75,7 @@ def _joined(events: Stream, kind: str, of_one: str, of_many: str, row: Callable[
     """Each event of one kind with those of the other kind that have its key."""
 
     def match(state: list[Any] | None, event: Event) -> tuple[list[Any], Iterable[Row]]:
-        one, waiting = state or (None, [])
+        one, waiting = state or [None, []]
         if event["type"] == kind:
             return [event, []], [row(event, other) for other in waiting]
         if one is None:
@@ -88,7 +91,7 @@ def _q3(events: Stream) -> Stream:
     def wanted(event: Event) -> bool:
         if event["type"] == "Person":
             return event["state"] in ("OR", "ID", "CA")
-        return event["type"] == "Auction" and event["category"] == 10
+        return bool(event["type"] == "Auction" and event["category"] == 10)
 
     some = op.filter("some", events, wanted)
     row = lambda one, auction: [one["name"], one["city"], one["state"], auction["id"]]  # noqa: E731
