@@ -9,7 +9,7 @@ from bench.readings import Readings
 
 __all__ = ["nexmark_table"]
 
-_SYSTEMS: Final = (("millwheel-dev", "MillWheel"), ("bytewax", "Bytewax"), ("flink-sql", "Flink, SQL"))
+_SYSTEMS: Final = (("millwheel-dev", "MillWheel"), ("bytewax", "Bytewax"), ("flink-sql", "Flink, SQL (a cold JVM)"))
 _QUERIES: Final = (
     ("q0", "bids as they are"),
     ("q1", "prices in another currency"),
