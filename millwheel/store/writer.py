@@ -27,7 +27,7 @@ from typing import Any, Final, Protocol, TypeVar
 from millwheel.store.contract import StoreUnavailableError
 from millwheel.store.rocks import Rocks, RowBatch
 
-__all__ = ["SlicedWork", "StoreThread"]
+__all__ = ["Notice", "SlicedWork", "StoreThread"]
 
 Result = TypeVar("Result")
 
@@ -51,11 +51,38 @@ class SlicedWork(Protocol):
         """Put the next slice into ``batch``. Return whether it was the last one."""
 
 
+class Notice:
+    """Stands for the future of a call whose caller has a function instead. So the call needs no task."""
+
+    __slots__ = ("_loop", "_notify")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, notify: Callable[[BaseException | None], None]) -> None:
+        """``notify`` gets the error of the call, or None. It runs on ``loop``, and must not raise."""
+        self._loop = loop
+        self._notify = notify
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """The caller's event loop."""
+        return self._loop
+
+    def done(self) -> bool:
+        """Whether it needs no answer any more."""
+        return False
+
+    def set_result(self, _: object) -> None:
+        """The call has succeeded."""
+        self._notify(None)
+
+    def set_exception(self, error: BaseException) -> None:
+        """The call has failed."""
+        self._notify(error)
+
+
 @dataclass(slots=True)
 class WriteCall:
     """One waiting call. ``answer`` or ``error`` is the caller's result."""
 
-    future: asyncio.Future[Any] | None
+    future: asyncio.Future[Any] | Notice | None
     stage: Callable[[RowBatch], Any] | None
     work: SlicedWork | None
     sync: bool
@@ -133,8 +160,20 @@ class StoreThread:
         Raises:
             StoreUnavailableError: if the write failed. An error of ``stage`` is raised as it is.
         """
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Result] = loop.create_future()
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self.begin(future, stage, sync=sync, size=size)
+        return await future
+
+    def begin(
+        self,
+        future: asyncio.Future[Any] | Notice,
+        stage: Callable[[RowBatch], object],
+        *,
+        sync: bool = True,
+        size: int = 0,
+    ) -> None:
+        """As :meth:`call`, from the loop of ``future``, which gets the result or the error."""
+        loop = future.get_loop()
         call = WriteCall(future, stage, None, sync)
         if size <= _SMALL_BYTES and self._may_commit_here(loop):
             self._here.append(call)
@@ -142,8 +181,7 @@ class StoreThread:
                 loop.call_soon(self._commit_here)
         else:
             self._commit_here()
-            self._enqueue(call)
-        return await future
+            self._enqueue(call, fail=True)
 
     def _may_commit_here(self, loop: asyncio.AbstractEventLoop) -> bool:
         if self._stale or self._closed:

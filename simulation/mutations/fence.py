@@ -21,7 +21,7 @@ from millwheel.store.contract import (
 from millwheel.store.memory import MemoryStore
 from millwheel.store.repetition import RetriedCalls
 from millwheel.worker.messages import Appended, AppendEntry
-from millwheel.worker.process import events
+from millwheel.worker.process import appends
 from millwheel.worker.process.calls import CallingHost
 from simulation.mutations.base import mutation, replace, rewrite
 
@@ -89,7 +89,7 @@ def refusal_taken_for_success() -> None:
             await retried.append(store, effect.journal, effect.append)
         posting.post(Appended(effect.append.commit))
 
-    replace(events, "append", lambda _: append)
+    replace(appends, "append", lambda _: append)
 
 
 @mutation("G1", "an append of unknown outcome is repeated until it is certain")
@@ -108,7 +108,7 @@ def silence_taken_for_success() -> None:
 
         return once
 
-    replace(events, "append", make)
+    replace(appends, "append", make)
 
 
 @mutation("G3", "each assignment has a sequencer of its own")
