@@ -105,6 +105,9 @@ class EventHost(ABC):
         self._tasks: set[asyncio.Task[None]] = set()
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at: int | None = None
+        """The core's deadline, by its clock. None: it has none."""
+        self._rings_at = 0
+        """When ``_alarm`` rings, by the same clock, if there is one."""
         self.closed = False
         self._deliveries: WeakKeyDictionary[Delivery, None] = WeakKeyDictionary()
         """Deliveries that are still referenced in this process: all unanswered ones, and perhaps others."""
@@ -186,20 +189,25 @@ class EventHost(ABC):
     # The alarm.
 
     def _set_alarm(self) -> None:
-        at = self.core.next_deadline()
-        if at == self._alarm_at and self._alarm is not None:
+        """Let ``_ring`` run by the core's deadline. An alarm that rings before it stays, and is set again then.
+
+        Deadlines mostly move away with each event. A timer for each of them would cost more than the early alarm.
+        """
+        at = self._alarm_at = self.core.next_deadline()
+        if at is None or self.closed or (self._alarm is not None and self._rings_at <= at):
             return
         if self._alarm is not None:
             self._alarm.cancel()
-            self._alarm = None
-        self._alarm_at = at
-        if at is not None and not self.closed:
-            delay = max(0.0, (at - self._now()) / 1e6)
-            self._alarm = asyncio.get_running_loop().call_later(min(delay, MAX_SLEEP_SECONDS), self._ring)
+        now = self._now()
+        delay = min(max(0.0, (at - now) / 1e6), MAX_SLEEP_SECONDS)
+        self._rings_at = now + int(delay * 1e6)
+        self._alarm = asyncio.get_running_loop().call_later(delay, self._ring)
 
     def _ring(self) -> None:
-        at, self._alarm, self._alarm_at = self._alarm_at, None, None
-        if at is not None and self._now() < at:
+        at, self._alarm = self._alarm_at, None
+        if at is None:
+            return
+        if self._now() < at:
             self._set_alarm()
         else:
             self.post(Tick())
