@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from math import inf
 from typing import Final
 
 __all__ = ["AckSender"]
@@ -42,7 +43,7 @@ class AckSender:
         self.newest = 0
         """Records below this offset are ACKed."""
         self._sent = 0
-        self._sent_at = 0.0
+        self._sent_at = -inf
         self._writing = asyncio.Lock()
         """gRPC takes one message after the other."""
         self._timer: asyncio.TimerHandle | None = None
