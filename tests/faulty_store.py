@@ -58,7 +58,8 @@ class QueueingStore(FaultyStore):
     def append_soon(self, journal: str, append: Append, done: Callable[[BaseException | None], None]) -> None:
         task = asyncio.get_running_loop().create_task(self.append(journal, append))
         self._tasks.add(task)
-        task.add_done_callback(lambda task: (self._tasks.discard(task), done(task.exception())))
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda task: done(task.exception()))
 
 
 async def _play(script: list[str], call: Coroutine[Any, Any, Result]) -> Result:

@@ -7,7 +7,7 @@ A caller gets its result only after the sync that makes the result durable. This
 caused a refusal may be part of the same group.
 
 On some disks a sync takes less time than a handover of the interpreter lock to another thread and back. There, small
-groups are committed in place, on the caller's event loop (:class:`_Place`). While the thread has calls, small ones wait
+groups are committed in place, on the caller's event loop (:mod:`millwheel.store.commit_place`). While the thread has calls, small ones wait
 until it has none. Were they queued behind those, a busy server would hand over every commit after its first large one.
 On a disk with slow syncs all writes go through the thread.
 """
@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol, TypeVar
 
+from millwheel.store.commit_place import CommitPlace
 from millwheel.store.contract import StoreUnavailableError
 from millwheel.store.rocks import Rocks, RowBatch
 
@@ -33,13 +34,6 @@ Result = TypeVar("Result")
 
 _SMALL_BYTES: Final = 64 << 10
 """The largest call that is committed in place, so that its write and sync stay short."""
-_FAST_SYNC_SECONDS: Final = 300e-6
-"""Syncs in place are worthwhile only if they are shorter than this. A thread that returns from the disk waits about as
-long for the lock of a busy interpreter."""
-_MAX_REMEMBERED: Final = 9
-_PROBE_EVERY: Final = 32
-"""While syncs are slow, one in this many small groups is still committed in place, to measure the sync time again."""
-
 _YIELD_SECONDS: Final = 20e-6
 """The pause after each slice. Building a slice holds the interpreter lock, so the pause lets other threads run."""
 
@@ -90,34 +84,6 @@ class WriteCall:
     error: BaseException | None = None
 
 
-class _Place:
-    """Whether a small group may be committed in place. The median time of the last syncs in place decides.
-
-    The median ignores a single slow sync, which every disk has. Syncs on the thread are not measured: their times
-    include the wait for the interpreter lock.
-    """
-
-    def __init__(self) -> None:
-        self._last = deque([0.0] * _MAX_REMEMBERED, _MAX_REMEMBERED)
-        self._typical = 0.0
-        self._refused = 0
-
-    def allows(self) -> bool:
-        """Return whether recent syncs were fast, or it is time for another measurement."""
-        if self._typical < _FAST_SYNC_SECONDS:
-            return True
-        self._refused += 1
-        if self._refused < _PROBE_EVERY:
-            return False
-        self._refused = 0
-        return True
-
-    def took(self, seconds: float) -> None:
-        """Record the duration of a sync in place."""
-        self._last.append(seconds)
-        self._typical = sorted(self._last)[_MAX_REMEMBERED // 2]
-
-
 class StoreThread:
     """Does all writes to a :class:`~millwheel.store.rocks.Rocks`, until :meth:`close`."""
 
@@ -129,7 +95,7 @@ class StoreThread:
         self._reloads: list[Callable[[], None]] = []
         self._stale = False
         self._closed = False
-        self._place = _Place()
+        self._place = CommitPlace()
         self._here: list[WriteCall] = []
         """Small calls that the event loop commits in place when its other ready callbacks have run and the thread
         has no calls."""
@@ -189,7 +155,7 @@ class StoreThread:
         if self._here:
             future = self._here[0].future
             return future is not None and future.get_loop() is loop
-        return self._place.allows()
+        return self._place.allows(time.perf_counter())
 
     def _commit_here(self) -> None:
         """Commit the waiting calls in place. If that is not possible, queue them for the thread in the same order."""

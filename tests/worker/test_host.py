@@ -124,7 +124,9 @@ async def test_a_host_counts_each_refusal_and_no_ack() -> None:
 @pytest.mark.guarantee("G2", section="6.1.2")
 @pytest.mark.parametrize("script", [[], ["lost"], ["unsure"], ["lost", "unsure"], ["unsure", "lost", "lost"]])
 @pytest.mark.parametrize("store", [FaultyStore, QueueingStore])
-async def test_an_append_of_unknown_outcome_is_repeated_until_known(store: type[FaultyStore], script: list[str]) -> None:
+async def test_an_append_of_unknown_outcome_is_repeated_until_known(
+    store: type[FaultyStore], script: list[str]
+) -> None:
     rig = Rig(store=store)
     await rig.open()
     rig.store.script = list(script)

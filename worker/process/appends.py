@@ -1,7 +1,7 @@
 """The appends of one host: a core's entries go to its journal, and the core gets the results.
 
-An append to a store with an :class:`~millwheel.store.contract.AppendQueue` needs no task. Intervals of one process whose
-appends wait in the same turn of the event loop share one write and one sync there (decision 1).
+An append to a store with an :class:`~millwheel.store.contract.AppendQueue` needs no task. Intervals of one process
+whose appends wait in the same turn of the event loop share one write and one sync there (decision 1).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a host does with each event: it brings the event to its core, and performs the effects.
 
 :class:`~millwheel.worker.process.host.CoreHost` adds the host's start, its failures and its end.
-:mod:`millwheel.worker.process.appends` has the appends, and :mod:`millwheel.worker.process.calls` the other calls that a
-core waits for.
+:mod:`millwheel.worker.process.appends` has the appends, and :mod:`millwheel.worker.process.calls` the other calls that
+a core waits for.
 """
 
 from __future__ import annotations
