@@ -1,7 +1,7 @@
 """Whether small groups are committed in place, on the event loop, or by the store's thread.
 
-A handover to the thread and back costs about 0.3 ms of processor time, and two waits for the interpreter lock. A sync in
-place costs its own time, in which the loop does nothing else.
+A handover to the thread and back costs about 0.3 ms of processor time, and two waits for the interpreter lock. A sync
+in place costs its own time, in which the loop does nothing else.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class EmbeddedStore:
         await self._thread.call(self._staged(journal, append), sync=append.sync, size=len(append.entry))
 
     def append_soon(self, journal: str, append: Append, done: Callable[[BaseException | None], None]) -> None:
-        """See :meth:`AppendQueue.append_soon`. Those that wait in the same turn of the loop share one write and sync."""
+        """See :meth:`AppendQueue.append_soon`. Those of one turn of the loop share one write and one sync."""
         notice = Notice(asyncio.get_running_loop(), done)
         self._thread.begin(notice, self._staged(journal, append), sync=append.sync, size=len(append.entry))
 

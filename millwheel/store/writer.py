@@ -7,8 +7,9 @@ A caller gets its result only after the sync that makes the result durable. This
 caused a refusal may be part of the same group.
 
 On some disks a sync takes less time than a handover of the interpreter lock to another thread and back. There, small
-groups are committed in place, on the caller's event loop (:mod:`millwheel.store.commit_place`). While the thread has calls, small ones wait
-until it has none. Were they queued behind those, a busy server would hand over every commit after its first large one.
+groups are committed in place, on the caller's event loop (:mod:`millwheel.store.commit_place`). While the thread has
+calls, small ones wait until it has none. Were they queued behind those, a busy server would hand over every commit
+after its first large one.
 On a disk with slow syncs all writes go through the thread.
 """
 
