@@ -369,7 +369,7 @@ rewriting(
     "waits = bool(batch) or ",
     "waits = ",
     seeds=20,
-    test="tests/worker/interval/test_skipped_passes.py::test_a_batch_that_waited_for_an_append_is_committed_after_it",
+    test="tests/worker/interval/test_skipped_passes.py::test_a_batch_behind_an_append_is_committed_after_it",
     why="in most simulated runs other records come at once",
 )
 

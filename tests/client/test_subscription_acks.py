@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from millwheel.client.subscription.acks import AckSender
-from tests.patience import until
+from tests.patience import patience, until
 
 
 class Log:
@@ -87,7 +87,7 @@ async def test_a_close_does_not_wait_for_a_log_that_takes_nothing() -> None:
     await acks.ack(1)
     await acks.ack(2)
     log.gate.clear()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patience(5)):
         await acks.close()
     assert log.got == [1]
 

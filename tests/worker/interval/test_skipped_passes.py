@@ -154,7 +154,7 @@ def test_a_timer_that_waited_for_room_survives_a_clock_set_back() -> None:
 
 
 @pytest.mark.guarantee("G8", section="6.1.2")
-def test_a_batch_that_waited_for_an_append_is_committed_after_it() -> None:
+def test_a_batch_behind_an_append_is_committed_after_it() -> None:
     driver = IntervalDriver(Program())
     driver.deliver(("key", "count", 10))
     driver.deliver(("other", "count", 20))
@@ -163,7 +163,7 @@ def test_a_batch_that_waited_for_an_append_is_committed_after_it() -> None:
 
 
 @pytest.mark.guarantee("G8", section="6.1.2")
-def test_an_append_that_nothing_waited_for_leaves_the_deadline_of_rows() -> None:
+def test_an_append_without_more_work_leaves_the_deadline() -> None:
     driver = IntervalDriver(Program())
     driver.deliver(("key", "count", 10))
     assert driver.core.next_deadline() is None, "rows are not written while an append is in flight"
