@@ -106,6 +106,8 @@ def topology(
 
 shop = topology("shop", Echo, "customer", "echo")
 notes = topology("notes", Echo, "customer", "echo", kind=Note)
+numbered = topology("numbered", Echo, "number", "echo")
+loosely = topology("loosely", Loose, "user", kind=Any)
 codekeyed = topology("codekeyed", Hours, bucket, "totals")
 throttled = topology("throttled", Echo, "customer", "echo", skew=mw.seconds(10))
 fussy = topology("fussy", Echo, only_odd, "echo")
