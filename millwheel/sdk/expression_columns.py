@@ -156,7 +156,8 @@ def truths(expression: Expression, columns: Mapping[str, Any]) -> Column:
     Raises:
         NotFoldedError: As by :func:`computed`.
     """
-    return _truth(_evaluated(expression, columns))
+    found: Column = _truth(_evaluated(expression, columns))
+    return found
 
 
 def _operand(one: Expression, columns: Mapping[str, Any]) -> _Operand:

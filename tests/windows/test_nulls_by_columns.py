@@ -172,7 +172,7 @@ class Priced(msgspec.Struct):
 def test_a_null_in_a_field_that_is_never_none_fails_alone() -> None:
     """A sender that checks no types may send it. The record cannot be decoded, by columns or not."""
     topology = mw.Topology("totals")
-    windowed = topology.source("bids", Priced).key_by("auction").window(windows.tumbling(mw.seconds(10)))
+    windowed: Any = topology.source("bids", Priced).key_by("auction").window(windows.tumbling(mw.seconds(10)))
     options: dict[str, Any] = {"on_failure": mw.dead_letter(after=1)}
     windowed.aggregate("totals", n=agg.count(where=~WEIGHED), options=options)
     with pytest.MonkeyPatch.context() as patches:
