@@ -141,18 +141,6 @@ rewriting(
 )
 
 rewriting(
-    "null-keys-by-columns",
-    "G1",
-    "a row whose key is null is refused",
-    table_forms,
-    "if values.column(fields[0]).null_count:",
-    "if False:",
-    seeds=0,
-    test="tests/injectors/test_tables.py::test_a_null_as_a_key_is_refused_with_its_row",
-    why=_FEW,
-)
-
-rewriting(
     "nulls-against-the-type",
     "G1",
     "nulls are sent by columns where the declared type allows None",

@@ -64,6 +64,7 @@ FILTERS: dict[str, tuple[Any, ...]] = {
     "light": (WEIGHT < 0.5,),
     "noted": (NOTE == "x", PRICED),
     "either": ((NOTE == "x") | (PRICE > 1),),
+    "twice": (PRICE * 2 > -9,),
 }
 
 
@@ -103,6 +104,7 @@ unselected = [name for name, one in AGGREGATES.items() if name not in ("noted", 
 
 ONE_OF_EACH = [
     ("send", [(7, 1, None, 0.25, "x"), (7, 2, 3, None, None), (-30, 2, None, None, None), (7, 3, 1, 1.0, "y")]),
+    ("send", [(-30, 3, 2, 3.0, ""), (7, 4, None, 0.0, None), (-30, 5, 0, None, "x")]),
     ("send", [(7, 12, None, None, None), (-30, 13, 0, 0.0, "")]),
 ]
 
@@ -126,7 +128,8 @@ ONE_OF_EACH = [
 @example(ONE_OF_EACH, COLUMNS, "", (["ordered"], False))
 @example(ONE_OF_EACH, COLUMNS, "", (["n", "loose"], False))
 @example(ONE_OF_EACH, COLUMNS, "either", (["n"], False))
-@example(ONE_OF_EACH, COLUMNS, "price", (["total"], True))
+@example(ONE_OF_EACH, COLUMNS, "price", (["n", "total"], True))
+@example(ONE_OF_EACH, COLUMNS, "twice", (["n"], False))
 def test_columns_with_nulls_have_the_effects_of_records(
     actions: list[Any], limits: Any, before: str, chosen: tuple[list[str], bool]
 ) -> None:
