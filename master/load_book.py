@@ -96,6 +96,7 @@ class LoadBook:
     """The newest report of each worker, and of each interval by its journal.
 
     Pages ask each second for what follows from all intervals. It is kept until a report comes or the catalog changes.
+    It has many methods: each answers one question of pages, balancing or health.
     """
 
     def __init__(self) -> None:

@@ -71,7 +71,10 @@ class _Known:
 
 
 class LoadMeter:
-    """Rates of the process and its intervals. They are measured when ``load`` is called."""
+    """Rates of the process and its intervals. They are measured when ``load`` is called.
+
+    It has many attributes: each part of the process that a report describes is asked by a function of its own.
+    """
 
     def __init__(
         self,
