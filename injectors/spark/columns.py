@@ -7,6 +7,7 @@ Plain columns stay columns, and are sent as such. An object is made for a row on
 
 from __future__ import annotations
 
+from datetime import date
 from functools import cached_property
 from typing import Any, Final
 
@@ -28,6 +29,12 @@ _IN_UNITS: Final = {
     "ns": "timestamp_micros(column div 1000)",
 }
 _MEANT: Final = "set option 'any_timestamp' to true"
+_FIRST_DAY: Final = (date.min - date(1970, 1, 1)).days
+_LAST_DAY: Final = (date.max - date(1970, 1, 1)).days
+_ODD_DATE: Final = (
+    "a date is before the year 1 or after 9999, which no date of Python is: correct it, or make it a string or a "
+    "number by a cast"
+)
 
 
 _PLAIN: Final = frozenset(
@@ -99,6 +106,7 @@ class RowReader:
         columns = [_in_stored_form(column) for column in batch.columns]
         rows = Rows(options, pa.RecordBatch.from_arrays(columns, names=batch.schema.names), self._row)
         self._row += len(rows)
+        self._refuse_odd_dates(rows, batch, columns)
         ids = rows.batch.column(options.id_column)
         if ids.null_count or (not pa.types.is_integer(ids.type) and not pc.min(pc.binary_length(ids)).as_py()):
             self._refuse(rows, options.id_column, "the id is", _no_id)
@@ -125,6 +133,13 @@ class RowReader:
         column = _pylist(rows.batch.column(name))
         at = next(index for index, value in enumerate(column) if bad(value))
         raise self.error(rows, at, f"column {name!r}: {what} {'null' if column[at] is None else repr(column[at])}")
+
+    def _refuse_odd_dates(self, rows: Rows, batch: pa.RecordBatch, stored: list[pa.Array]) -> None:
+        """RowError for a date whose text no field of the type ``date`` takes. It would fail in the cluster only."""
+        for name, column, same in zip(batch.schema.names, batch.columns, stored, strict=True):
+            if column is not same and _has_odd_dates(column):
+                at = next(index for index in range(len(column)) if _has_odd_dates(column.slice(index, 1)))
+                raise self.error(rows, at, f"column {name!r}: {_ODD_DATE}")
 
     def _refuse_unlikely(self, rows: Rows, name: str) -> None:
         column = _pylist(rows.batch.column(name))
@@ -155,6 +170,23 @@ def _pylist(column: pa.Array) -> list[Any]:
 def _in_stored_form(column: pa.Array) -> pa.Array:
     wanted = _stored_type(column.type)
     return column if wanted == column.type else column.cast(wanted)
+
+
+def _has_odd_dates(column: pa.Array) -> bool:
+    """Whether a date at any depth has a year that no date of Python has."""
+    kind = column.type
+    if not len(column):
+        return False
+    if pa.types.is_date32(kind):
+        found = pc.min_max(column.cast(pa.int32()))
+        least, greatest = found["min"].as_py(), found["max"].as_py()
+        return least is not None and not _FIRST_DAY <= least <= greatest <= _LAST_DAY
+    if pa.types.is_struct(kind):
+        return any(map(_has_odd_dates, column.flatten()))
+    if pa.types.is_map(kind):
+        first, end = (column.offsets[place].as_py() for place in (0, -1))
+        return any(_has_odd_dates(part.slice(first, end - first)) for part in (column.keys, column.items))
+    return pa.types.is_list(kind) and _has_odd_dates(column.flatten())
 
 
 def _stored_type(kind: pa.DataType) -> pa.DataType:

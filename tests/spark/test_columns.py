@@ -197,6 +197,41 @@ def test_days_decimals_and_intervals_are_what_types_take() -> None:
     )  # fmt: skip
 
 
+DAYS = st.none() | st.integers(-(2**31), 2**31 - 1) | st.integers(-719_162, 2_932_896)
+"""Days since 1970. The last ones are those of the years 1 to 9999."""
+
+
+@given(st.lists(st.tuples(DAYS, st.none() | st.lists(DAYS, max_size=2), DAYS), min_size=1, max_size=4))
+def test_dates_without_a_python_value_are_refused(rows: list[tuple[Any, Any, Any]]) -> None:
+    def odd(day: int | None) -> bool:
+        return day is not None and not -719_162 <= day <= 2_932_896
+
+    day = pa.date32()
+    named = [[("x", row[2])] if number % 2 else [] for number, row in enumerate(rows)]
+    batch = pa.record_batch({
+        "id": pa.array([f"id-{number}" for number in range(len(rows))]), "at": pa.array([1] * len(rows)),
+        "day": pa.array([row[0] for row in rows], day),
+        "nested": pa.array([{"days": row[1]} for row in rows], pa.struct({"days": pa.list_(day)})),
+        "named": pa.array(named, pa.map_(pa.string(), day)),
+    })  # fmt: skip
+    wrong = {
+        name: [number for number, days in enumerate(column) if any(map(odd, days))]
+        for name, column in (
+            ("day", [[row[0]] for row in rows]),
+            ("nested", [row[1] or [] for row in rows]),
+            ("named", [[day for _, day in one] for one in named]),
+        )
+    }
+    reader = RowReader(SinkOptions("flights", "id", "at"), 0, NOW)
+    column = next((name for name, found in wrong.items() if found), None)
+    if column is None:
+        assert len(reader.read(batch)) == len(rows)
+        return
+    with pytest.raises(RowError, match=f"column '{column}': a date is before the year 1 or after 9999") as refused:
+        reader.read(batch)
+    assert refused.value.id == f"id-{wrong[column][0]}"
+
+
 def test_days_and_decimals_stay_columns() -> None:
     batch = pa.record_batch({
         "id": pa.array(["a"]), "at": pa.array([1]), "day": pa.array([date(2026, 1, 1)]),
