@@ -71,7 +71,7 @@ class Checks(StoreWatch):
             self._aside.add(LETTERS)  # a replayed record that fails again has a late letter
         """Streams of late records, which are late by definition."""
         self._catalog = Catalog()
-        self._order = JournalOrder()
+        self._order = JournalOrder(self._catalog)
         self._joinings = Joinings(world)
         world.changes.append(self._changed)
         world.broadcasts.append(self._on_broadcast)
@@ -119,7 +119,7 @@ class Checks(StoreWatch):
             self._late[name] += sum(entry.counts[2] for entry in self._entries(journal, append.commit, append.commit))
         for hear in self._world.taps.appends:
             hear(journal, append)
-        for disorder in self._order.appended(journal, append, self._catalog, self._world.store.inner):
+        for disorder in self._order.appended(journal, append, self._world.store.inner):
             self._world.violated(disorder)
 
     def _check_truncation(self, journal: str, truncation_point: int) -> None:

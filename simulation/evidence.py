@@ -7,7 +7,7 @@ when it has had an effect.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from millwheel.authority.core import AuthorityCore
@@ -16,7 +16,7 @@ from millwheel.authority.messages import SequencerOffered
 from millwheel.coordination.contract import KeyChange
 from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import Catalog
-from millwheel.model.deliveries import Sender
+from millwheel.model.deliveries import Delivery, Sender
 from millwheel.model.incarnation import (
     INJECTOR_PREFIX,
     IncarnationId,
@@ -39,7 +39,7 @@ from millwheel.worker.messages import Acknowledge, SendDelivery
 from simulation.authority_book import ShardBook
 from simulation.cached_state import differences
 from simulation.forms import BEHIND, MIDDLE
-from simulation.ledger import Ledger
+from simulation.ledger import Ledger, Made
 from simulation.store import finished
 from simulation.updates import VersionedRoutes
 from simulation.world import World
@@ -233,8 +233,8 @@ class Evidence:
     def _sent(self, core: IntervalCore, send: SendDelivery) -> None:
         """All records below an ACK mark are committed at the consumer.
 
-        A position identifies the record in the journal. A complete delivery has a record at each position: the other
-        checks take all of its range for committed.
+        A position identifies the record in the journal. Between the positions of a complete delivery, each one has a
+        record, which is due to another interval: the receiver takes its part of the range for committed.
         """
         self._seen["delivery"] += 1
         delivery, ids = send.delivery, send.delivery.ids
@@ -243,9 +243,9 @@ class Evidence:
         where = f"a delivery of {ids.sequence} to {delivery.consumer}"
         if any(one >= other for one, other in zip(ids.positions, ids.positions[1:], strict=False)):
             self._world.violated(f"{where} has the positions {list(ids.positions)}: they do not rise (G9)")
-        if ids.complete and ids.positions[-1] - ids.positions[0] >= len(ids.positions):
-            self._world.violated(f"{where} is said to be complete, and {list(ids.positions)} have gaps (G1)")
         made = self._ledger.made.get(ids.sequence, {})
+        if ids.complete and (left_out := self._left_out(delivery, ids, made)):
+            self._world.violated(f"{where} is said to be complete, and leaves out {left_out} (G1)")
         for index, position in enumerate(ids.positions):
             said = delivery.stream, delivery.values[index], delivery.timestamps[index], delivery.keys[index]
             row = made.get(position)
@@ -256,6 +256,16 @@ class Evidence:
             lost = [position for position in due if position < ids.mark and position not in ids.unacked]
             if lost:
                 self._world.violated(f"{where} states mark {ids.mark}, and {sorted(lost)} are not committed there (G1)")
+
+    def _left_out(self, delivery: Delivery, ids: PositionIds, made: Mapping[int, Made]) -> list[int]:
+        """Positions between those of a delivery that have no record, or one that is due to the same interval."""
+        own, between = self._ledger.keys.of(delivery.journal), range(ids.positions[0], ids.positions[-1])
+
+        def is_wrong(position: int) -> bool:
+            key = None if (row := made.get(position)) is None else row[3].get(delivery.consumer)
+            return position not in made or (key is not None and key in own)
+
+        return [position for position in sorted(set(between).difference(ids.positions)) if is_wrong(position)]
 
     def _is_void(self, consumer: IncarnationId) -> bool:
         """Whether a consumer belongs to a former incarnation of a topology that came back.

@@ -13,7 +13,6 @@ import msgspec
 
 from millwheel.model.catalog import Catalog
 from millwheel.model.incarnation import IncarnationId, incarnation_of_journal
-from millwheel.model.interval_map import interval_from_proto
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.store.contract import Append
 from millwheel.store.memory import MemoryStore
@@ -21,10 +20,11 @@ from millwheel.worker.dedup import BatchIds, OpaqueIds, PositionIds
 from millwheel.worker.interval.entry import IntervalEntry, ProductionRow
 from millwheel.worker.log.entry import LogEntry
 from millwheel.worker.messages import Delivery
+from simulation.journal_keys import JournalKeys
 from simulation.twin import plain_entry
 from simulation.twin_ids import IdFacts
 
-__all__ = ["Ledger"]
+__all__ = ["Ledger", "Made"]
 
 Made = tuple[str, bytes, int, dict[str, bytes]]
 """Stream, value, timestamp, and the key by consumer."""
@@ -52,8 +52,7 @@ class Ledger:
         """By consumer."""
         self._ranges: dict[tuple[str, str], list[tuple[KeyInterval, range]]] = {}
         """By consumer and sequence: ranges of positions, each with the keys of whose records all are committed."""
-        self._keys: dict[str, KeyInterval] = {}
-        """The keys of each journal that the catalog has had."""
+        self.keys = JournalKeys(catalog)
         self._is_log: dict[str, bool] = {}
         """By consumer that the catalog has had: whether it is a log.
 
@@ -104,7 +103,7 @@ class Ledger:
         facts = IdFacts(ALL_KEYS)
         facts.apply([1, *wire[1:4], [], [], [], [], []])
         for name, numbers in wire[9] if wire[0] > 1 else ():
-            keys, known = self._keys_of(consumer, journal), self._ranges.setdefault((consumer, name), [])
+            keys, known = self.keys.of(journal), self._ranges.setdefault((consumer, name), [])
             for at, count in zip(numbers[::2], numbers[1::2], strict=True):
                 whole = range(at, at + count)
                 known.append((keys, whole))
@@ -122,14 +121,6 @@ class Ledger:
                     due.pop(position, None)
         facts.positions = {}
         mine.inherit(facts)
-
-    def _keys_of(self, consumer: IncarnationId, journal: str) -> KeyInterval:
-        """The keys of a journal. They never change, also when the catalog has no interval with it any more."""
-        known = self._catalog.maps.get(consumer)
-        interval = None if known is None else known.of_journal(journal)
-        if interval is not None:
-            self._keys[journal] = interval_from_proto(interval.keys)
-        return self._keys.get(journal, ALL_KEYS)
 
     def follow(self) -> None:
         """The catalog has changed.

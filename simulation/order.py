@@ -31,6 +31,7 @@ from millwheel.worker.log.entry import LogEntry
 from millwheel.worker.log.entry import decode as decode_log
 from millwheel.worker.messages import Delivery, SendDelivery
 from simulation.blocks import LIBRARY, Item
+from simulation.journal_keys import JournalKeys
 from simulation.plan import Plan
 from simulation.store import whole_entry
 
@@ -43,7 +44,9 @@ Place = tuple[str, bytes, str, bytes]
 class JournalOrder:
     """Reads each entry as it is appended, and compares what it consumed with what was produced."""
 
-    def __init__(self) -> None:
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._keys = JournalKeys(catalog)
         self._appends = 0
         self._made: dict[tuple[str, int], tuple[int, str, bytes, dict[str, bytes]]] = {}
         """By sequence and position: the number of the append, stream, producing key, consumers and their keys."""
@@ -57,8 +60,9 @@ class JournalOrder:
         """An owner sends productions, for the first time or again."""
         self._weak.sent(core.state.outbox, send.delivery)
 
-    def appended(self, journal: str, append: Append, catalog: Catalog, store: MemoryStore) -> Iterator[str]:
+    def appended(self, journal: str, append: Append, store: MemoryStore) -> Iterator[str]:
         """Process an entry of an interval or of a log; yields violations of the order."""
+        catalog = self._catalog
         self._appends += 1
         incarnation = incarnation_of_journal(journal)
         entry: IntervalEntry | LogEntry
@@ -70,12 +74,14 @@ class JournalOrder:
         else:
             return
         taken: dict[Place, dict[str, list[tuple[int, int]]]] = {}
-        consumed = decode_delta(entry.ids)
+        consumed, keys = decode_delta(entry.ids), self._keys.of(journal)
         ranges = ((sequence, whole) for sequence, found in consumed.ranges for whole in found)
         for sequence, positions in chain(consumed.positions, ranges):
             for position in positions:
                 if (made := self._made.get((sequence, position))) is not None:
                     number, stream, producer, targets = made
+                    if targets[incarnation] not in keys:
+                        continue  # within a range, and due to another interval
                     place: Place = incarnation_of_journal(sequence), producer, incarnation, targets[incarnation]
                     taken.setdefault(place, {}).setdefault(stream, []).append((number, position))
         for _, _, ids in consumed.opaque:

@@ -86,8 +86,8 @@ class ProductionBatch(OutboundBatch):
         The columns are new lists, because a delivery in flight uses the old ones.
 
         What is left is complete, too, since the rest is ACKed. It is not stated: where the receiver has those in
-        other ranges, each record is checked all the same. So only what sources read is complete and has gaps. The
-        simulator checks that.
+        other ranges, each record is checked all the same. So what a complete batch leaves out is due to other
+        intervals. The simulator checks that.
         """
         if self.waiting is None:
             return
