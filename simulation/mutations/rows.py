@@ -27,13 +27,13 @@ def endless_journals() -> None:
 def unpinned_states() -> None:
     """The cache evicts states whose rows are not written yet."""
     drop = "    self.pages -= is_page_key(key)"
-    rewrite(CellCache.evict, drop, f"    for cell in self._dirty.values():\n        cell.dirty = 0\n{drop}")
+    rewrite(CellCache.evict, drop, f"    for cell in self._dirty:\n        cell.dirty = 0\n{drop}")
 
 
 @mutation("G12", "the cell of a key without state stays in memory until its empty row is acknowledged")
 def hasty_forgetting() -> None:
     """A cell is removed as soon as it has no state."""
-    remove = "if not encoded:\n            del cells[key], dirty[key]"
+    remove = "if not encoded:\n            del self._states[key]\n            cell.dirty = 0"
     rewrite(CellCache.changed, "cell.dirty = commit", f"cell.dirty = commit\n        {remove}")
 
 
