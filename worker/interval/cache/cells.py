@@ -1,8 +1,8 @@
 """The cache of one interval's key states and of their pages, with a size limit (section 8.3).
 
 A state in the cache is in a *cell* or *packed*. A cell is an object with the decoded state. A packed state is its
-encoding alone, in less than half of the memory. A state gets a cell when a hook uses it, and is packed when its row has
-been acknowledged and nothing uses it.
+encoding alone, in less than half of the memory. A state gets a cell when a hook uses it. It is packed when its row has
+been acknowledged and nothing uses it, if the cache is over half of its limit. Below, that would only cost time.
 
 A cell is *dirty* while its latest commit has not reached its state row. A dirty cell is pinned, because only the
 journal also has that state. What is clean may be packed or evicted. Its row then has the state, so a cache miss may
@@ -20,13 +20,13 @@ from millwheel.store.contract import StateRow
 
 __all__ = ["CELL_OVERHEAD_BYTES", "DECODED_FACTOR", "PACKED_OVERHEAD_BYTES", "CellCache", "KeyCell"]
 
-CELL_OVERHEAD_BYTES: Final = 320
+CELL_OVERHEAD_BYTES: Final = 280
 """Bytes counted for a cell besides its state: slots of a dict and of a list, key, the object, a small decoded state."""
 
 DECODED_FACTOR: Final = 3
 """A decoded state counts as this multiple of its encoded size, with the encoded bytes."""
 
-PACKED_OVERHEAD_BYTES: Final = 144
+PACKED_OVERHEAD_BYTES: Final = 170
 """Bytes counted for a packed state besides key and encoding: a slot of a dict, and the headers of two objects."""
 
 _SPARED: Final = CELL_OVERHEAD_BYTES - PACKED_OVERHEAD_BYTES
@@ -161,10 +161,11 @@ class CellCache:
         return [StateRow(cell.key, cell.dirty, cell.encoded) for cell in cells]
 
     def flushed(self, rows: Iterable[StateRow], busy: Container[bytes] = ()) -> None:
-        """Mark rows as acknowledged. States unchanged since are clean: they are packed, or dropped if they are empty.
+        """Mark rows as acknowledged. Unchanged states are clean, and may be packed, or dropped if they are empty.
 
         The cells of ``busy`` keys are in use and stay.
         """
+        half = self.limit_bytes // 2
         for row in rows:
             key = row.key
             cell = self._states.get(key)
@@ -175,11 +176,11 @@ class CellCache:
                 continue
             cell.dirty = 0
             self.dirty_count -= 1
-            if key not in busy:
-                if row.blob or self.evicted:
+            if row.blob or self.evicted:
+                if self.bytes_held > half and key not in busy:
                     self._pack(cell)
-                else:
-                    self.forget_empty(key)
+            elif key not in busy:
+                self.forget_empty(key)
         self.skip_evictions = 0
 
     def forget_empty(self, key: bytes) -> None:

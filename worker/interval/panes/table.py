@@ -106,10 +106,13 @@ class WindowPanes:
         found: list[Any] = list(map(self.rows.get, keys))
         if None in found:
             new = dict.fromkeys(key for key, row in zip(keys, found, strict=True) if row is None)
-            self.rows.update(zip(new, range(len(self.keys), len(self.keys) + len(new)), strict=True))
+            added = range(len(self.keys), len(self.keys) + len(new))
+            self.rows.update(zip(new, added, strict=True))
             self.keys += new
-            found = list(map(self.rows.__getitem__, keys))
             self.grow()
+            if len(new) == len(keys):  # a window of very many keys is filled so
+                return np.arange(added.start, added.stop)
+            found = list(map(self.rows.__getitem__, keys))
         return np.array(found, np.int64)
 
     def rows_of_numbers(self, numbers: Rows, index: KeyIndex) -> Rows:
