@@ -59,6 +59,8 @@ class CellCache:
 
     A cold look-up in a large dict takes as long as a hook. So there is one dict, and each step of a state's way makes
     one such look-up at most.
+
+    It has many methods: the steps of that way.
     """
 
     def __init__(self, limit_bytes: int, evicted: bool) -> None:
@@ -67,7 +69,7 @@ class CellCache:
         self.bytes_held = 0
         self._states: dict[bytes, KeyCell | bytes] = {}
         """Cells, and packed states in the order in which they were packed."""
-        self._packed = 0
+        self.packed_count = 0
         """How many are packed."""
         self._packed_bytes = 0
         """Their part of ``bytes_held``."""
@@ -89,7 +91,8 @@ class CellCache:
     @property
     def bytes_pinned(self) -> int:
         """Approximate size of the pinned cells: their share of all cells."""
-        return (self.bytes_held - self._packed_bytes) * self.dirty_count // max(1, len(self._states) - self._packed)
+        cells = len(self._states) - self.packed_count
+        return (self.bytes_held - self._packed_bytes) * self.dirty_count // max(1, cells)
 
     @property
     def needs_flush(self) -> bool:
@@ -208,13 +211,13 @@ class CellCache:
         del self._states[key]  # it goes to the end
         self._states[key] = encoded
         self.bytes_held -= _SPARED + (DECODED_FACTOR - 1) * len(encoded)
-        self._packed += 1
+        self.packed_count += 1
         self._packed_bytes += len(key) + len(encoded) + PACKED_OVERHEAD_BYTES
 
     def _unpack(self, key: bytes, encoded: bytes) -> KeyCell:
         self._states[key] = cell = KeyCell(key, encoded)
         self.bytes_held += _SPARED + (DECODED_FACTOR - 1) * len(encoded)
-        self._packed -= 1
+        self.packed_count -= 1
         self._packed_bytes -= len(key) + len(encoded) + PACKED_OVERHEAD_BYTES
         return cell
 
@@ -227,14 +230,9 @@ class CellCache:
         else:
             size = len(key) + len(state) + PACKED_OVERHEAD_BYTES
             self.bytes_held -= size
-            self._packed -= 1
+            self.packed_count -= 1
             self._packed_bytes -= size
         self.evicted = True
-
-    @property
-    def packed_count(self) -> int:
-        """The number of packed states."""
-        return self._packed
 
     def packed(self) -> Iterator[tuple[bytes, int]]:
         """The packed states in the order in which they were packed: key, and the bytes that are counted for it."""
