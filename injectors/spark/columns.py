@@ -2,12 +2,13 @@
 
 Every timestamp in a row becomes integer microseconds since 1970, and dates and decimals become texts. Other values keep
 a form that MessagePack has, or that msgspec makes one of: times without a zone, times of a day and intervals.
-Plain columns stay columns, and are sent as such. An object is made for a row only if it has a null, lists or mappings.
+Plain columns stay columns, and are sent as such. An object is made for a row only if it has lists or mappings.
 """
 
 from __future__ import annotations
 
-from functools import cached_property, reduce
+from datetime import date
+from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
@@ -28,6 +29,12 @@ _IN_UNITS: Final = {
     "ns": "timestamp_micros(column div 1000)",
 }
 _MEANT: Final = "set option 'any_timestamp' to true"
+_FIRST_DAY: Final = (date.min - date(1970, 1, 1)).days
+_LAST_DAY: Final = (date.max - date(1970, 1, 1)).days
+_ODD_DATE: Final = (
+    "a date is before the year 1 or after 9999, which no date of Python is: correct it, or make it a string or a "
+    "number by a cast"
+)
 
 
 _PLAIN: Final = frozenset(
@@ -36,7 +43,7 @@ _PLAIN: Final = frozenset(
         *(pa.string(), pa.large_string(), pa.binary(), pa.large_binary()),
     }
 )
-"""The types of columns that are sent as columns, if they have no nulls."""
+"""The types of columns that are sent as columns."""
 
 
 class Rows:
@@ -77,18 +84,10 @@ class Rows:
         names, columns = self.batch.schema.names, map(_pylist, self.batch.columns)
         return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
-    def divided(self) -> tuple[pa.RecordBatch | None, Rows | None]:
-        """The rows that may be sent as columns, and the others: they have nulls, lists or mappings."""
-        columns = self.batch.columns
-        if not _PLAIN.issuperset(self.batch.schema.types):
-            return None, self
-        if not (partial := [column for column in columns if column.null_count]):
-            return self.batch, None
-        full = reduce(pc.and_, [column.is_valid() for column in partial])
-        if not pc.any(full).as_py():
-            return None, self
-        others = Rows(self._options, self.batch.filter(pc.invert(full)), self.first_row)
-        return self.batch.filter(full), others
+    @cached_property
+    def are_plain(self) -> bool:
+        """Whether they may be sent as columns: none has lists or mappings."""
+        return _PLAIN.issuperset(self.batch.schema.types)
 
 
 class RowReader:
@@ -107,6 +106,7 @@ class RowReader:
         columns = [_in_stored_form(column) for column in batch.columns]
         rows = Rows(options, pa.RecordBatch.from_arrays(columns, names=batch.schema.names), self._row)
         self._row += len(rows)
+        self._refuse_odd_dates(rows, batch, columns)
         ids = rows.batch.column(options.id_column)
         if ids.null_count or (not pa.types.is_integer(ids.type) and not pc.min(pc.binary_length(ids)).as_py()):
             self._refuse(rows, options.id_column, "the id is", _no_id)
@@ -133,6 +133,13 @@ class RowReader:
         column = _pylist(rows.batch.column(name))
         at = next(index for index, value in enumerate(column) if bad(value))
         raise self.error(rows, at, f"column {name!r}: {what} {'null' if column[at] is None else repr(column[at])}")
+
+    def _refuse_odd_dates(self, rows: Rows, batch: pa.RecordBatch, stored: list[pa.Array]) -> None:
+        """RowError for a date whose text no field of the type ``date`` takes. It would fail in the cluster only."""
+        for name, column, same in zip(batch.schema.names, batch.columns, stored, strict=True):
+            if column is not same and _has_odd_dates(column):
+                at = next(index for index in range(len(column)) if _has_odd_dates(column.slice(index, 1)))
+                raise self.error(rows, at, f"column {name!r}: {_ODD_DATE}")
 
     def _refuse_unlikely(self, rows: Rows, name: str) -> None:
         column = _pylist(rows.batch.column(name))
@@ -163,6 +170,23 @@ def _pylist(column: pa.Array) -> list[Any]:
 def _in_stored_form(column: pa.Array) -> pa.Array:
     wanted = _stored_type(column.type)
     return column if wanted == column.type else column.cast(wanted)
+
+
+def _has_odd_dates(column: pa.Array) -> bool:
+    """Whether a date at any depth has a year that no date of Python has."""
+    kind = column.type
+    if not len(column):
+        return False
+    if pa.types.is_date32(kind):
+        found = pc.min_max(column.cast(pa.int32()))
+        least, greatest = found["min"].as_py(), found["max"].as_py()
+        return least is not None and not _FIRST_DAY <= least <= greatest <= _LAST_DAY
+    if pa.types.is_struct(kind):
+        return any(map(_has_odd_dates, column.flatten()))
+    if pa.types.is_map(kind):
+        first, end = (column.offsets[place].as_py() for place in (0, -1))
+        return any(_has_odd_dates(part.slice(first, end - first)) for part in (column.keys, column.items))
+    return pa.types.is_list(kind) and _has_odd_dates(column.flatten())
 
 
 def _stored_type(kind: pa.DataType) -> pa.DataType:

@@ -29,6 +29,7 @@ from millwheel.injectors.spark.read_options import ReadingOptions
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import topology_pb2 as specs
+from millwheel.sdk.errors import ValueDecodeError
 from millwheel.sdk.tables.columns import StreamColumns
 
 __all__ = ["BatchReader", "KeyRange", "OffsetRange", "Readable", "StateRowReader", "StreamReader", "find_readable"]
@@ -247,6 +248,11 @@ def _read_range(found: Readable, partition: InputPartition) -> Iterator[pa.Recor
         with closing(_pulled(reading)) as batches:
             for batch in batches:
                 yield columns.batch(batch.first_offset, batch.values, batch.timestamps).cast(wanted)
+    except ValueDecodeError as error:
+        raise ValueDecodeError(
+            f"{error}. If the topology was updated since this query began, start the query again: its columns then "
+            "follow from the present type"
+        ) from error
     finally:
         run(kept.close())
 

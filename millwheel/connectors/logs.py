@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
-from millwheel.connectors.source import BadRecord, Read, Source, SplitReader, Splits
+from millwheel.connectors.source import BadRecord, Read, Source, SplitReader, Splits, UnreadRecord
 from millwheel.connectors.starts import Start, checked_start
 from millwheel.errors import MillwheelError
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, format_timestamp
@@ -41,6 +41,10 @@ class LogError(MillwheelError):
     """A log does not have what a source reads. The text says what helps."""
 
 
+class _ReplacedError(Exception):
+    """The stream has another log than the one of the position."""
+
+
 class LogPosition(msgspec.Struct, frozen=True, omit_defaults=True):
     """How far a log was read.
 
@@ -64,6 +68,7 @@ def read_log(
     address: str = "127.0.0.1:7433",
     start: Start | Mapping[str, int] = "earliest",
     skip_removed: bool = False,
+    restored_log: str | None = None,
 ) -> Source[T, LogPosition]:
     """A source that reads what the log of a stream keeps, and then what comes: each record once, by its offset.
 
@@ -85,6 +90,8 @@ def read_log(
             a Timestamp), or at an offset, as in ``{"shop/sales": 4711}``.
         skip_removed: Go on with the oldest record that is kept if some were removed unread. By default the source stops
             there, with an error.
+        restored_log: The log that a restore of a snapshot has made of the one that was read, as the source's error
+            names it. Its offsets up to the snapshot are the same, so the source goes on in it where it was.
 
     Raises:
         UsageError: An argument cannot be used.
@@ -98,8 +105,10 @@ def read_log(
         offset = begins.get(stream)
         if begins.keys() != {stream} or not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
             raise UsageError(f"start= has an offset for the stream, as in {{{stream!r}: 4711}}, not {start!r:.80}")
+    if restored_log is not None and not (isinstance(restored_log, str) and restored_log):
+        raise UsageError(f"restored_log= is the name of a log, as the source's error has it, not {restored_log!r:.80}")
     decode = codec_for(record_type, f"stream {stream!r}").decode
-    return _LogSource(stream, decode, address, begins, skip_removed)
+    return _LogSource(stream, decode, address, begins, skip_removed, restored_log)
 
 
 @dataclass(frozen=True)
@@ -111,6 +120,7 @@ class _LogSource(Source[T, LogPosition], Generic[T]):
     address: str
     start: str | Timestamp | dict[str, int]
     skip_removed: bool
+    restored_log: str | None
 
     def identity(self) -> str:
         return f"log of stream {self.stream}"
@@ -121,9 +131,26 @@ class _LogSource(Source[T, LogPosition], Generic[T]):
     async def open_reader(self, split: str, position: LogPosition | None) -> SplitReader[T, LogPosition]:
         if position is None and not isinstance(self.start, str) and not self.skip_removed:
             await self._find_log()
+        try:
+            return await self._begun(position)
+        except _ReplacedError as error:
+            assert position is not None, "without a position, any log is taken"
+            there = await self._present_log()
+            if there != self.restored_log:
+                raise _replaced(self.stream, position.offset, there) from error
+            return await self._begun(msgspec.structs.replace(position, log=there))
+
+    async def _begun(self, position: LogPosition | None) -> SplitReader[T, LogPosition]:
         reader = _LogReader(self, await self._follow(position), position)
         await reader.begin()
         return reader
+
+    async def _present_log(self) -> str:
+        """The name of the log that the stream has now."""
+        from millwheel.client.control import ControlClient
+
+        async with ControlClient(self.address, patience=_PATIENCE) as client:
+            return (await client.ensure_stream_log(self.stream)).incarnation
 
     async def _find_log(self) -> None:
         """Raise an error if the stream has no log. A tail would make one, with nothing from before and other offsets.
@@ -180,27 +207,22 @@ class _LogReader(SplitReader[T, LogPosition]):
 
     async def begin(self) -> None:
         """Find the log."""
-        from millwheel.rpc.failures import RequestError
+        from millwheel.rpc.failures import FailureCode, RequestError
 
         try:
             await self._tail.__aenter__()
         except RequestError as error:
             if error.reason == "STREAM_LOG_REPLACED":
-                raise self._replaced() from error
+                raise _ReplacedError from error
+            if error.code in (FailureCode.UNAUTHENTICATED, FailureCode.PERMISSION_DENIED):
+                source = self._source
+                raise LogError(
+                    f"the log of stream {source.stream!r} is refused at {source.address}, where a worker shows its own "
+                    f"certificate: {error}"
+                ) from error
             if error.reason == "OFFSET_BEYOND_END" and self._at is None:
                 raise LogError(f"{error.message}. start= says a later one: give an offset that it has") from error
             raise
-
-    def _replaced(self) -> LogError:
-        stream = self._source.stream
-        again = "" if self._at is None else (
-            f". If its topology was restored from a snapshot, offsets up to that moment are the same: "
-            f"start={{{stream!r}: {self._at.offset}}} goes on where this source was"
-        )  # fmt: skip
-        return LogError(
-            f"stream {stream!r} has another log by now: the former one was deleted, or its topology was cancelled. "
-            f"Give the stream of this topology another name, which begins as start= says{again}"
-        )
 
     async def read(self) -> Read[T, LogPosition]:
         if self._at is None:
@@ -278,7 +300,7 @@ class _LogReader(SplitReader[T, LogPosition]):
         try:
             return self._source.decode(value)
         except Exception as error:
-            return BadRecord(self._source.stream, _place(offset), error_message(error), value[:_MOST_RAW])
+            return UnreadRecord(self._source.stream, _place(offset), error_message(error), value[:_MOST_RAW])
 
     def _begins_at_once(self, since: Timestamp, oldest: int) -> None:
         """The first record that is kept is as new as the beginning. So others of that time may be missing."""
@@ -320,3 +342,13 @@ def _look_at(coming: asyncio.Future[Batch]) -> None:
 def _place(offset: int) -> str:
     """Where a record is in the log, for people."""
     return f"offset {offset}"
+
+
+def _replaced(stream: str, offset: int, there: str) -> LogError:
+    """The error of a stream whose log is another one than the one that was read up to ``offset``."""
+    return LogError(
+        f"stream {stream!r} has another log by now, {there!r}: the former one was deleted, or its topology was "
+        "cancelled. Give the stream of this topology another name, which begins as start= says. But if its topology "
+        f"was restored from a snapshot that has the records below offset {offset:,}, this source goes on there with "
+        f"restored_log={there!r} in an update"
+    )

@@ -24,6 +24,7 @@ from millwheel.connectors.source import (
     Source,
     SplitReader,
     UnlikelyTimeError,
+    UnreadRecord,
 )
 from millwheel.model.time import LAST_TIMESTAMP, MIN_TIMESTAMP, TimeDomain, TimeInt, Timestamp, from_datetime
 from millwheel.model.units import (
@@ -57,6 +58,7 @@ _PAUSE_AFTER: Final = 100_000
 """A clock that stands still, as in a test, lets a split read so often. Then it must pass so many microseconds."""
 _MOST_RAW: Final = 1_000
 """The most characters of a bad record's value."""
+_UNREAD: Final = frozenset[type]({UnreadRecord})
 _MOST_ERROR: Final = 10_000
 """The most characters of a bad record's error: a function of the program may have raised it."""
 
@@ -162,8 +164,8 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         self._timing = timing
         self._timestamp = timestamp
         self._bad = bad
-        self._unread = None if record_type is BadRecord else BadRecord
-        """The class of a value that could not be read. In a stream of what others could not read, each is a record."""
+        self._unread: frozenset[type] = _UNREAD if record_type is BadRecord else _UNREAD | {BadRecord}
+        """The classes of values that could not be read. In a stream of BadRecords, a plain one is a record."""
         self._readers = Handles[SplitReader[Any, P]]()
         self._reads_at: dict[str, tuple[int, int]] = {}
         """By split: the time of the last read, and how many there were at that time."""
@@ -260,7 +262,7 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         find = self._timestamp
         if find is None:
             return [stated for _, stated in read.records]
-        return [None if value.__class__ is self._unread else _found(find, value) for value, _ in read.records]
+        return [None if type(value) in self._unread else _found(find, value) for value, _ in read.records]
 
     def _produce_all(
         self, ctx: Context[SplitState[P]], read: Read[Any, P], times: list[Any], asked: Timestamp, known: int
@@ -274,7 +276,7 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
             return None
         latest = min(known + MAX_AHEAD_US, NEWEST_USUAL_US) if known else NEWEST_USUAL_US
         values: list[Any] = [value for value, _ in read.records]
-        if self._unread in set(map(type, values)):
+        if self._unread & set(map(type, values)):
             return None
         kinds = set(map(type, times))
         if kinds == {NoneType}:
@@ -300,7 +302,7 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         for index, ((value, _), at) in enumerate(zip(read.records, times, strict=True)):
             if ctx._produced > MOST_BYTES:
                 raise self._too_many_bytes(ctx, index, len(read.records))
-            if value.__class__ is self._unread:
+            if type(value) in self._unread:
                 self._produce_bad(ctx, value)
                 continue
             before = ctx._produced
@@ -381,7 +383,7 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
     def _produce_bad(self, ctx: Context[SplitState[P]], bad: BadRecord) -> None:
         if self._bad is None:
             raise BadRecordError(bad)
-        cut = msgspec.structs.replace(bad, error=bad.error[:_MOST_ERROR])
+        cut = BadRecord(bad.split, bad.place, bad.error[:_MOST_ERROR], bad.raw)
         ctx.produce(self._bad, cut, timestamp=ctx.now)
 
     def _is_idle(self, state: SplitState[P], now: int) -> bool:

@@ -13,7 +13,7 @@ from millwheel.errors import MillwheelError
 from millwheel.model.time import Timestamp
 from millwheel.sdk.function_code import code_digest
 
-__all__ = ["MOST_RECORDS", "BadRecord", "BadRecordError", "Read", "Source", "SplitReader", "Splits"]
+__all__ = ["MOST_RECORDS", "BadRecord", "BadRecordError", "Read", "Source", "SplitReader", "Splits", "UnreadRecord"]
 
 T = TypeVar("T")
 P = TypeVar("P")
@@ -49,6 +49,14 @@ class BadRecord(msgspec.Struct, frozen=True):
     """What is wrong with it."""
     raw: bytes = b""
     """The record as it came."""
+
+
+class UnreadRecord(BadRecord, frozen=True):
+    """A record that cannot be read, where values may be BadRecords themselves.
+
+    A stream of what others could not read has BadRecords as its values. Sources of the library return this class for
+    what they cannot read, so both can be distinguished there.
+    """
 
 
 class BadRecordError(MillwheelError):

@@ -56,7 +56,7 @@ def test_a_line_says_why_a_system_cannot_be_run() -> None:
     assert found[2:8] == ["–", "–", "–", "–", "–", "it needs Python 3.12"]
 
 
-PEERS: list[Peer] = [Bytewax(), Flink("flink-table", "", {}), Flink("flink-datastream", "", {})]
+PEERS: list[Peer] = [Bytewax(), Flink("flink-table", Path(), {}), Flink("flink-datastream", Path(), {})]
 
 
 def test_systems_are_chosen_by_how_their_names_begin() -> None:
@@ -89,7 +89,16 @@ def running(program: Path) -> list[psutil.Process]:
 async def test_a_store_that_is_not_made_in_time_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = written(tmp_path / "hangs")
     monkeypatch.setattr("bench.peers.jobs.BYTEWAX", SimpleNamespace(python=program))
-    job = Job("127.0.0.1:1", "from", "to", 1_000, 500, 1, 1, str(tmp_path / "place"))
+    job = Job(
+        broker="127.0.0.1:1",
+        source="from",
+        target="to",
+        window_ms=1_000,
+        out_of_order_ms=500,
+        processes=1,
+        commit_seconds=1,
+        place=str(tmp_path / "place"),
+    )
 
     async def ready() -> None:
         async with Bytewax().ready(job):

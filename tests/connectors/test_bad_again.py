@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from millwheel.client.subscription import From, Subscription
-from millwheel.server.dev_server import DevSettings, running
-from tests.patience import patience
+from millwheel.server.dev_server import DevServer, DevSettings, running
+from tests.patience import patience, until
 from tests.system.server import run_cli
 
 PROGRAM = """
@@ -46,12 +48,12 @@ first, second = made(False), made(True)
 """
 
 
-async def newest(address: str, wanted: dict[str, int]) -> None:
+async def newest(address: str, wanted: dict[str, int], topology: str = "shop") -> None:
     """Return when the totals are these. They only grow, so none is more."""
     found: dict[str, int] = {}
     async with (
         asyncio.timeout(patience(60)),
-        Subscription("shop/totals", start=From.OLDEST, address=address) as results,
+        Subscription(f"{topology}/totals", start=From.OLDEST, address=address) as results,
     ):
         async for batch in results:
             for one in map(msgspec.msgpack.decode, batch.values):
@@ -61,21 +63,72 @@ async def newest(address: str, wanted: dict[str, int]) -> None:
                 return
 
 
+class Shop:
+    """A server whose topology reads a file again after it is mended."""
+
+    def __init__(self, server: DevServer, place: Path) -> None:
+        self.address = server.address
+        self.folder = place / "in"
+        self.folder.mkdir()
+        self.program = place / "shop.py"
+        self.write("")
+
+    def write(self, options: str) -> None:
+        """Write the program. ``options``: more of what the source of unreadable records gets."""
+        text = PROGRAM.replace("FOLDER", str(self.folder)).replace('"ADDRESS"', f'"{self.address}"{options}')
+        self.program.write_text(text)
+
+    def sell(self, *lines: str) -> None:
+        with (self.folder / "a.jsonl").open("a") as file:
+            file.writelines(f"{line}\n" for line in lines)
+
+    async def run(self, *words: str) -> str:
+        done = await run_cli(self.address, *words, timeout=patience(60))
+        assert done.code == 0, done.err
+        return done.out
+
+    async def mended(self) -> None:
+        """Submit the first version, update it, and return when all is read."""
+        self.sell('{"item": "tea", "cents": 1}', '{"item": "tea", "cents": "20"}', '{"item": "cup", "cents": 300}')
+        await self.run("topology", "submit", f"{self.program}:first")
+        await newest(self.address, {"tea": 1, "cup": 300})
+        await self.run("topology", "update", f"{self.program}:second")
+        await newest(self.address, {"tea": 21, "cup": 300})
+
+
+@pytest.fixture
+async def shop(tmp_path: Path) -> AsyncIterator[Shop]:
+    async with running(DevSettings(tmp_path / "db", port=0)) as server:
+        yield Shop(server, tmp_path)
+
+
 @pytest.mark.guarantee("G1", section="5.2")
 @pytest.mark.timeout(240)
-async def test_what_could_not_be_read_is_read_after_an_update(tmp_path: Path) -> None:
-    folder, program = tmp_path / "in", tmp_path / "shop.py"
-    folder.mkdir()
-    lines = ['{"item": "tea", "cents": 1}', '{"item": "tea", "cents": "20"}', '{"item": "cup", "cents": 300}']
-    (folder / "a.jsonl").write_text("\n".join(lines) + "\n")
-    async with running(DevSettings(tmp_path / "db", port=0)) as server:
-        program.write_text(PROGRAM.replace("FOLDER", str(folder)).replace("ADDRESS", server.address))
-        done = await run_cli(server.address, "topology", "submit", f"{program}:first")
-        assert done.code == 0, done.err
-        await newest(server.address, {"tea": 1, "cup": 300})
-        done = await run_cli(server.address, "topology", "update", f"{program}:second")
-        assert done.code == 0, done.err
-        await newest(server.address, {"tea": 21, "cup": 300})
-        with (folder / "a.jsonl").open("a") as more:
-            more.write('{"item": "cup", "cents": "4000"}\n')
-        await newest(server.address, {"tea": 21, "cup": 4_300})
+async def test_what_could_not_be_read_is_read_after_an_update(shop: Shop) -> None:
+    await shop.mended()
+    shop.sell('{"item": "cup", "cents": "4000"}')
+    await newest(shop.address, {"tea": 21, "cup": 4_300})
+
+
+@pytest.mark.guarantee("G1", section="5.2")
+@pytest.mark.timeout(240)
+async def test_a_log_is_read_on_after_a_restore(shop: Shop, tmp_path: Path) -> None:
+    """A fork reads the log of the original. What is restored under its own name has another log, with an option."""
+    place = str(tmp_path / "backups")
+    await shop.mended()
+    await shop.run("snapshot", "create", "shop", "--to", place, "--name", "s")
+    await shop.run("snapshot", "restore", place, "s", "--as", "shop-next")
+    shop.sell('{"item": "cup", "cents": "4000"}')
+    for topology in ("shop", "shop-next"):
+        await newest(shop.address, {"tea": 21, "cup": 4_300}, topology)
+    for topology in ("shop", "shop-next"):
+        await shop.run("topology", "cancel", topology, "--yes")
+    await shop.run("snapshot", "restore", place, "s")
+
+    async def named() -> re.Match[str] | None:
+        return re.search(r"restored_log='([^']+)'", (await run_cli(shop.address, "cluster", "health")).out)
+
+    found = await until(named, patience(60), every=0.2)
+    shop.write(f', restored_log="{found[1]}"')
+    await shop.run("topology", "update", f"{shop.program}:second", "--yes")
+    await newest(shop.address, {"tea": 21, "cup": 4_300})

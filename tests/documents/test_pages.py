@@ -38,6 +38,7 @@ ELSEWHERE = {
     "docs/mqtt.md": "tests/connectors/test_mqtt.py runs it, with a broker",
     "docs/redis.md": "tests/connectors/test_redis_sinks.py runs it, with a server",
     "docs/kafka.md": "tests/connectors/kafka/test_page.py runs it, with a broker",
+    "docs/pipeline.md": "tests/system/test_pipeline.py runs it, and kills the server and the broker",
 }
 """Pages that another test runs."""
 RUN = sorted(
@@ -62,6 +63,7 @@ NOT_RUN = {
     "make constraints": "it changes the checkout",
     "make bench": "takes minutes",
     "make bench-peers": "takes half an hour, and installs other systems",
+    "make bench-nexmark": "takes ten minutes, and installs other systems",
     "make bench-full": "takes half an hour, and changes the checkout",
     "make coverage": ITSELF,
     "make dist": "takes minutes: CI runs it, and tests/release tries what it builds",

@@ -12,7 +12,7 @@ from millwheel.connectors.files.position import FilePosition, Inside, digest_of
 from millwheel.connectors.files.records import LineReader
 from millwheel.connectors.files.storage import FileInfo, Storage
 from millwheel.connectors.files.texts import Text, open_text
-from millwheel.connectors.source import BadRecord, Read, SplitReader
+from millwheel.connectors.source import BadRecord, Read, SplitReader, UnreadRecord
 from millwheel.model.time import Timestamp
 
 __all__ = ["LONGEST_LINE", "READ_BYTES", "READ_LINES", "LinesReader"]
@@ -215,7 +215,7 @@ class LinesReader(SplitReader[T, FilePosition]):
         return values, numbers, number - self._position.line, inside
 
     def _bad(self, number: int, error: str, line: bytes) -> BadRecord:
-        return BadRecord(self._path, f"line {number}", error, line[:_RAW_BYTES])
+        return UnreadRecord(self._path, f"line {number}", error, line[:_RAW_BYTES])
 
     def _move(self, content: bytes, lines: int, inside: Inside) -> None:
         """The place is behind ``content``."""

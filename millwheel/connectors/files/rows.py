@@ -11,7 +11,7 @@ from millwheel.connectors.files.parsing import LineError
 from millwheel.connectors.files.position import FilePosition, digest_of
 from millwheel.connectors.files.records import PlaceFields, RecordType
 from millwheel.connectors.files.storage import FileInfo, RangeFile, Storage
-from millwheel.connectors.source import BadRecord, Read, SplitReader
+from millwheel.connectors.source import Read, SplitReader, UnreadRecord
 from millwheel.model.time import Timestamp
 
 __all__ = ["READ_ROWS", "RowsReader"]
@@ -144,4 +144,4 @@ class RowsReader(SplitReader[T, FilePosition]):
             return self._type.convert(row, texts=False)
         except LineError as error:
             raw = repr(row)[:_RAW_CHARACTERS].encode(errors="replace")
-            return BadRecord(self._path, f"row {number}", str(error), raw)
+            return UnreadRecord(self._path, f"row {number}", str(error), raw)

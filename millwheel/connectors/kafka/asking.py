@@ -112,13 +112,16 @@ class Asker:
             try:
                 (answer,) = ask(client.handle).values()
                 # The client sets the answer in any case. So it is not cancelled with the caller.
-                return await asyncio.shield(asyncio.wrap_future(answer))
+                found = await asyncio.shield(asyncio.wrap_future(answer))
             except library().KafkaException as error:
                 if error.args[0].code() == library().KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise NoTopicError(f"there is no topic {topic!r} at {client}: make it, or mend the name") from error
                 if not is_moving(error.args[0]) or time.monotonic() > end:
                     self._drop(client)
                     raise client.failure(what, error) from error
+            else:
+                client.answered()
+                return found
             await asyncio.sleep(0.1)
 
     def _open(self) -> KafkaClient:

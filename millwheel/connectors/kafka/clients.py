@@ -153,15 +153,15 @@ def read_settings(path: Path) -> dict[str, str]:
 
 
 class KafkaClient:
-    """A client of the library, with the last error of its connections.
+    """A client of the library, with the last error of its connections since the brokers answered.
 
     The library tries again by itself, and a call that gets no answer raises "timed out". What is wrong is in an event
-    of its own.
+    of its own. An answer ends it: a later failure has another reason.
     """
 
     def __init__(self, make: Any, properties: Mapping[str, Any]) -> None:
         self._last = last = deque[tuple[str, str]]([("", "")], maxlen=1)
-        """Name and text of the last error of a connection."""
+        """Name and text of the last error of a connection. Empty: there was none since the last answer."""
         self._brokers = properties["bootstrap.servers"]
         try:
             # The callback does not know this object. So the library's client, with its threads and connections, ends
@@ -173,27 +173,40 @@ class KafkaClient:
     def ask(self, what: str, call: Callable[[], Any]) -> Any:
         """The answer to a call. While a partition changes its leader, the call is repeated.
 
+        A consumer asks before it has a partition: events are taken here, and a record would be one.
+
         Raises:
             KafkaError: The brokers do not answer, or refuse. It begins with ``what``.
         """
         end = time.monotonic() + ANSWER_SECONDS
         while True:
             try:
-                return call()
+                answer = call()
             except library().KafkaException as error:
                 if not is_moving(error.args[0]) or time.monotonic() > end:
                     raise self.failure(what, error) from error
+            else:
+                self.answered()
+                return answer
             time.sleep(0.1)
+
+    def answered(self) -> None:
+        """Forget errors of connections, because the brokers have answered. Also those whose events wait."""
+        self._take_events()
+        self._last.append(("", ""))
 
     def failure(self, what: str, error: Exception) -> KafkaError:
         """The error to raise for one of the library."""
-        with suppress(Exception):
-            self.handle.poll(0)  # events come by it
+        self._take_events()
         text = _text(error)
         name, last = self._last[-1]
         more = f" ({last})" if last and last not in text else ""
         refused = f". {_LOG_IN}" if _REFUSES.search(f"{name} {last} {text}") else ""
         return KafkaError(f"{what}: {self}: {text}{more}{refused}")
+
+    def _take_events(self) -> None:
+        with suppress(Exception):
+            self.handle.poll(0)
 
     def __str__(self) -> str:
         return f"brokers {self._brokers}"

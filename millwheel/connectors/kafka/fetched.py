@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from millwheel.connectors.kafka.clients import KafkaError, is_moving, library
 from millwheel.connectors.kafka.records import ParsedValue, event_time, message_bytes
-from millwheel.connectors.source import BadRecord
+from millwheel.connectors.source import BadRecord, UnreadRecord
 from millwheel.model.time import Timestamp
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import UsageError
@@ -135,7 +135,7 @@ class FetchedMessages(Generic[T]):
         except Exception as error:
             raw: Any = message.value() or b""
             at = place_of(message.offset() or 0)
-            return BadRecord(str(self._place.number), at, error_message(error), raw[:_MOST_RAW])
+            return UnreadRecord(str(self._place.number), at, error_message(error), raw[:_MOST_RAW])
 
 
 def _is_end(event: confluent_kafka.Message) -> bool:

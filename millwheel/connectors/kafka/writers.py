@@ -199,15 +199,16 @@ class _TransactionWriter(SinkWriter[T]):
             self._refused = f"a record of {len(message)} bytes for topic {message.topic()!r}: {error.str()}"
 
     def _do(self, what: str, call: Callable[[], None]) -> None:
+        assert self._client is not None
         place = f"topic {self._sink.topic!r}, shard {self._place.shard} of {self._place.sink}"
         try:
             call()
         except library().KafkaException as error:
-            assert self._client is not None
             if error.args[0].code() in (library().KafkaError._FENCED, library().KafkaError.PRODUCER_FENCED):
                 raise KafkaError(f"{place}: {what}: another process writes this shard now") from error
             why = f"{what}: {self._refused}" if self._refused else what
             raise self._client.failure(f"{place}: {why}", error) from error
+        self._client.answered()
 
     @property
     def _producer(self) -> Any:

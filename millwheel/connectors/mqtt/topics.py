@@ -15,7 +15,7 @@ from weakref import finalize
 from millwheel.connectors.mqtt.brokers import MqttAccess, MqttError, MqttLink
 from millwheel.connectors.mqtt.deliveries import SentMessage, SessionDeliveries, SessionPosition, digest_of
 from millwheel.connectors.mqtt.messages import MqttMessage, reads_as
-from millwheel.connectors.source import BadRecord, Read, Source, SplitReader, Splits
+from millwheel.connectors.source import BadRecord, Read, Source, SplitReader, Splits, UnreadRecord
 from millwheel.connectors.threads import CallThread
 from millwheel.model.time import Duration, hours
 from millwheel.sdk.error_texts import error_message
@@ -257,7 +257,7 @@ class _SessionReader(SplitReader[T, SessionPosition]):
         try:
             return self._source.read_as(message)
         except Exception as error:
-            return BadRecord(self._topics, _place(message.topic), error_message(error), message.payload[:_MOST_RAW])
+            return UnreadRecord(self._topics, _place(message.topic), error_message(error), message.payload[:_MOST_RAW])
 
     async def close(self) -> None:
         try:

@@ -21,7 +21,7 @@ from millwheel.connectors.redis.places import (
     plain_start,
 )
 from millwheel.connectors.redis.servers import RedisAccess, RedisConnection, RedisError
-from millwheel.connectors.source import BadRecord, Read, Source, SplitReader, Splits
+from millwheel.connectors.source import BadRecord, Read, Source, SplitReader, Splits, UnreadRecord
 from millwheel.model.time import format_timestamp
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import UsageError
@@ -276,7 +276,7 @@ class _StreamReader(SplitReader[T, StreamPosition]):
         try:
             return self._source.read_as(entry)
         except Exception as error:
-            return BadRecord(self._stream, _place(entry), error_message(error), shown(entry.fields))
+            return UnreadRecord(self._stream, _place(entry), error_message(error), shown(entry.fields))
 
     def _report(self, position: StreamPosition, missing: Missing) -> None:
         """Raise an error for what is missing, or log it if that is accepted."""

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import millwheel as mw
 from millwheel import agg, windows
-from millwheel.connectors import FilesError, read_files, write_files
+from millwheel.connectors import BadRecord, FilesError, read_files, write_files
+from millwheel.connectors.source import BadRecordError
 from millwheel.model.time import to_datetime
 from tests.connectors.files.given import records_in, small_reads, without_syncs
 from tests.connectors.given import NOON, at, running
@@ -135,4 +136,24 @@ def test_more_files_than_a_stream_can_have_are_refused(tmp_path: Path, monkeypat
     topology = mw.Topology("auctions")
     topology.source("bids", Bid, read_files(tmp_path / "*.jsonl", Bid), timestamp="at")
     with pytest.raises(FilesError, match=r"3 files match .*, and a stream reads 2 at most"), running(topology):
+        pass
+
+
+def test_bad_records_in_a_file_are_records_and_others_are_not(tmp_path: Path) -> None:
+    """Regression: a stream of BadRecords took what could not be read for one of its records, and bad= got nothing."""
+    kept = BadRecord("a", "line 2", "it is no number", b"x")
+    (tmp_path / "a.jsonl").write_bytes(msgspec.json.encode(kept) + b"\n{}\n")
+
+    def made(**options: Any) -> mw.Topology:
+        topology = mw.Topology("again")
+        topology.source("unread", BadRecord, read_files(tmp_path / "*.jsonl", BadRecord), **options)
+        return topology
+
+    with running(made(bad="unreadable")) as harness:
+        assert harness.values("unread") == [kept]
+        (other,) = harness.values("unreadable")
+        assert (other.split, other.place, other.raw) == ("a.jsonl", "line 2", b"{}")
+    with running(made(bad="unreadable", timestamp=lambda bad: at(1))) as harness:
+        assert [len(harness.values(name)) for name in ("unread", "unreadable")] == [1, 1]
+    with pytest.raises(BadRecordError, match=r"split 'a\.jsonl', line 2"), running(made()):
         pass
