@@ -32,7 +32,7 @@ def main() -> None:
         if name.startswith(arguments.only):
             runs = arguments.runs if "exactly_once" in name else max(1, arguments.runs - 2)
             print(f"{name}: {runs} runs of {arguments.records:,} records …", flush=True)
-            figures.append(keyed_count.measure(name, arguments.records, runs))
+            figures += keyed_count.measure(name, arguments.records, runs)
             machine.look()
     for rate in (200, 2_000):
         if f"latency.{rate}.".startswith(arguments.only) or arguments.only.startswith(f"latency.{rate}."):

@@ -5,61 +5,103 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
 
-from bench.load import expected_results
+import psutil
+
+from bench.load import USUAL, KeyDraw, expected_results
 from bench.report import Figure
-from bench.server import server, submit
-from bench.topologies import Count
+from bench.server import ServerProcess, submit
+from bench.topologies import LONG, SECOND, Count
 from millwheel import windows
 from millwheel.client.subscription import Subscription
 
-__all__ = ["FORMS", "collect", "measure"]
+__all__ = ["FORMS", "Form", "collect", "measure"]
 
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What is counted, and how.
+
+    Attributes:
+        topology: Its name in bench/topologies.py.
+        result_type: Of its results.
+        columns: Whether the server keeps windows by columns.
+        rows: The rows of the tables of Arrow that the injector sends. 0: it sends records.
+        keys: The keys of the records.
+        window: The length of a window, in microseconds.
+    """
+
+    topology: str
+    result_type: Any = windows.Result[int]
+    columns: bool = False
+    rows: int = 0
+    keys: KeyDraw = USUAL
+    window: int = int(SECOND)
+
+
+_ROWS: Final = 8_192
 FORMS = {
-    "keyed_count.exactly_once": ("counts", Count),
-    "keyed_count.plain": ("counts_plain", Count),
-    "keyed_count.window.exactly_once": ("windowed", windows.Result[int]),
-    "keyed_count.window.plain": ("windowed_plain", windows.Result[int]),
-    "keyed_count.columns.exactly_once": ("windowed", windows.Result[int]),
-    "keyed_count.columns.tables": ("windowed", windows.Result[int]),
-    "keyed_count.columns.tables.sum": ("windowed_sum", windows.Result[int]),
+    "keyed_count.exactly_once": Form("counts", Count),
+    "keyed_count.plain": Form("counts_plain", Count),
+    "keyed_count.window.exactly_once": Form("windowed"),
+    "keyed_count.window.plain": Form("windowed_plain"),
+    "keyed_count.columns.exactly_once": Form("windowed", columns=True),
+    "keyed_count.columns.tables": Form("windowed", columns=True, rows=_ROWS),
+    "keyed_count.columns.tables.sum": Form("windowed_sum", columns=True, rows=_ROWS),
+    "keyed_count.columns.tables.million": Form(
+        "windowed_long", columns=True, rows=_ROWS, keys=KeyDraw(1_000_000), window=int(LONG)
+    ),
+    "keyed_count.columns.tables.zipf": Form("windowed", columns=True, rows=_ROWS, keys=KeyDraw(zipf=1.2)),
+    "keyed_count.columns.tables.small": Form("windowed", columns=True, rows=100),
 }
-"""By figure: the topology in bench/topologies.py, and the type of its results."""
-
-_OPTIONS = {name: ("--columns",) for name in FORMS if name.startswith("keyed_count.columns.")}
-"""By figure: the options of its server, if it has any."""
-
-_ROWS = {name: 8_192 for name in FORMS if name.startswith("keyed_count.columns.tables")}
-"""By figure: the rows of the tables of Arrow that its injector sends. The others send records."""
+"""By figure."""
 
 _PATIENCE = 180.0
 
 
-def measure(name: str, records: int, runs: int) -> Figure:
-    """Records per second: the best of ``runs`` runs, each on a fresh server."""
-    topology, result_type = FORMS[name]
-    wanted = expected_results(records)
-    options, rows = _OPTIONS.get(name, ()), _ROWS.get(name, 0)
-    rates = [_run(topology, result_type, records, wanted, options, rows) for _ in range(runs)]
-    return Figure(name, max(rates), "records/s", tuple(rates))
+def measure(name: str, records: int, runs: int) -> list[Figure]:
+    """Records per second, and the CPU time of the server for each.
+
+    Both are the best of ``runs`` runs, each on a fresh server.
+    """
+    form = FORMS[name]
+    wanted = expected_results(records, form.keys, form.window)
+    found = [_run(form, records, wanted) for _ in range(runs)]
+    rates = tuple(records / seconds for seconds, _ in found)
+    spent = tuple(cpu / records * 1e6 for _, cpu in found)
+    return [Figure(name, max(rates), "records/s", rates), Figure(f"{name}.cpu_us", min(spent), "µs", spent)]
 
 
-def _run(topology: str, result_type: Any, records: int, wanted: int, options: Sequence[str], rows: int) -> float:
-    with server(*options) as address:
-        submit(address, topology)
-        command = [sys.executable, "-m", "bench.feed", address, str(records), topology, str(rows)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as feeder:
-            try:
-                ended = asyncio.run(
-                    asyncio.wait_for(collect(address, "counts", result_type, records, wanted), _PATIENCE)
-                )
-                began = float(feeder.communicate(timeout=30)[0])
-            finally:
-                feeder.kill()  # no effect on a process that has ended
-    return records / (ended - began)
+def _run(form: Form, records: int, wanted: int) -> tuple[float, float]:
+    """Seconds, and the server's CPU seconds."""
+    with tempfile.TemporaryDirectory(prefix="millwheel-bench-") as folder:
+        server = ServerProcess(Path(folder), *(("--columns",) if form.columns else ()))
+        try:
+            submit(server.address, form.topology)
+            return _counted(server, form, records, wanted)
+        finally:
+            server.stop()
+
+
+def _counted(server: ServerProcess, form: Form, records: int, wanted: int) -> tuple[float, float]:
+    options = ("--rows", form.rows, "--keys", form.keys.count, "--zipf", form.keys.zipf)
+    command = [sys.executable, "-m", "bench.feed", server.address, str(records), form.topology, *map(str, options)]
+    process = psutil.Process(server.pid)
+    before = process.cpu_times()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as feeder:
+        try:
+            collecting = collect(server.address, "counts", form.result_type, records, wanted)
+            ended = asyncio.run(asyncio.wait_for(collecting, _PATIENCE))
+            after = process.cpu_times()
+            began = float(feeder.communicate(timeout=30)[0])
+        finally:
+            feeder.kill()  # no effect on a process that has ended
+    return ended - began, after.user + after.system - before.user - before.system
 
 
 async def collect(address: str, stream: str, result_type: Any, records: int, wanted: int) -> float:

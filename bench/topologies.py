@@ -11,6 +11,8 @@ import millwheel as mw
 from millwheel import agg, windows
 
 __all__ = [
+    "LONG",
+    "SECOND",
     "Amount",
     "Count",
     "Event",
@@ -23,11 +25,13 @@ __all__ = [
     "stages",
     "steady",
     "windowed",
+    "windowed_long",
     "windowed_plain",
     "windowed_sum",
 ]
 
 SECOND = mw.seconds(1)
+LONG = mw.minutes(1)
 _HOOK_SECONDS = 0.000_1
 
 
@@ -83,13 +87,15 @@ def _by_hand(name: str, guaranteed: bool) -> mw.Topology:
     return topology
 
 
-def _windowed(name: str, guaranteed: bool, kind: type[Event] = Event, field: str = "") -> mw.Topology:
-    """``field``: what is added up. Empty: records are counted."""
+def _windowed(
+    name: str, guaranteed: bool, kind: type[Event] = Event, field: str = "", length: mw.Duration = SECOND
+) -> mw.Topology:
+    """``field``: what is added up. Empty: records are counted. ``length``: of a window."""
     topology = mw.Topology(name)
     topology.source("events", kind)
     made = agg.sum(field) if field else agg.count()
     topology.add(
-        windows.Aggregate(windows.tumbling(SECOND), made.bind(kind), output="counts"),
+        windows.Aggregate(windows.tumbling(length), made.bind(kind), output="counts"),
         name="counter",
         inputs={"events": mw.key("key")},
         outputs={"counts": windows.Result[int]},
@@ -102,6 +108,7 @@ def _windowed(name: str, guaranteed: bool, kind: type[Event] = Event, field: str
 counts = _by_hand("counts", True)
 counts_plain = _by_hand("counts-plain", False)
 windowed = _windowed("windowed", True)
+windowed_long = _windowed("windowed-long", True, length=LONG)
 windowed_plain = _windowed("windowed-plain", False)
 windowed_sum = _windowed("windowed-sum", True, Amount, "amount")
 

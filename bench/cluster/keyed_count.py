@@ -63,7 +63,8 @@ async def run_count(running: System, form: CountForm, records: int) -> CountRun:
     try:
         wanted = await asyncio.to_thread(expected_results, records)
         feeder = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "bench.feed", running.address, str(records), topology, str(form.rows), "wait"),
+            *(sys.executable, "-m", "bench.feed", running.address, str(records), topology),
+            *("--rows", str(form.rows), "--wait"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )

@@ -16,6 +16,9 @@ __all__ = ["tables"]
 _FORMS: Final = (
     ("keyed_count.columns.tables", "windows, from tables of Arrow"),
     ("keyed_count.columns.tables.sum", "windowed sum of a field, from tables of Arrow"),
+    ("keyed_count.columns.tables.million", "windows, from tables, 1,000,000 keys and windows of a minute"),
+    ("keyed_count.columns.tables.zipf", "windows, from tables, keys by Zipf's law with exponent 1.2"),
+    ("keyed_count.columns.tables.small", "windows, from tables of 100 rows"),
     ("keyed_count.columns.exactly_once", "windows by columns, records sent one by one"),
     ("keyed_count.window.exactly_once", "windows as hooks"),
     ("keyed_count.exactly_once", "a hook by hand"),

@@ -36,6 +36,7 @@ class Case:
     value_bytes: int = 100
     consumers: int = 1
     zipf: float = 0.0
+    cache_mib: int = 256
 
 
 CASES: Final = (
@@ -55,7 +56,7 @@ CASES: Final = (
 def measure(case: Case) -> list[Figure]:
     """The rate, the bytes of payload a second, and the server's CPU time for each record."""
     with tempfile.TemporaryDirectory(prefix="millwheel-bench-") as folder:
-        server = ServerProcess(Path(folder))
+        server = ServerProcess(Path(folder), "--cache-mib", str(case.cache_mib))
         try:
             submit(server.address, f"consumed_by_{case.consumers}", "bench.sizes.program")
             seconds, cpu = _fed(server, case)
@@ -98,10 +99,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few records, to see that it works")
     parser.add_argument("--pure", action="store_true", help="the Python tree, though a compiled one is there")
     parser.add_argument("--out", type=Path, default=Path("build/bench-sizes.json"))
+    parser.add_argument("--cache-mib", type=int, default=256, help="with --keys: memory for the states")
     options = parser.parse_args()
     cases = [case for case in CASES if case.name.startswith(options.only)]
     if options.keys:
-        cases = [Case(f"keys.{options.keys}", keys=options.keys)]
+        cases = [Case(f"keys.{options.keys}", keys=options.keys, cache_mib=options.cache_mib)]
     if options.quick:
         cases = [replace(case, records=case.records // 100, keys=min(case.keys, 10_000)) for case in cases]
     figures = [choose(options.pure)]

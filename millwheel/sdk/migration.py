@@ -83,6 +83,8 @@ def versioned(
         return marked(encode(value))
 
     def decode_any(data: bytes) -> Any:
+        if version == 1 and data[:1] != MARK:  # the usual state, without an object for it
+            return decode(data)
         found = _stored(data, where)
         if found.version == version:
             return decode(found.data)

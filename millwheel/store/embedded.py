@@ -188,5 +188,5 @@ def _name(journal: str, part: PartId) -> str:
 def _row(incarnation: IncarnationId, key: bytes, value: bytes | None) -> StateRow | None:
     if value is None:
         return None
-    row = layout.decode_row(incarnation, key, value)
+    row = layout.intact_row(key, value) or layout.decode_row(incarnation, key, value)
     return row if row.blob else None

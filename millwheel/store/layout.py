@@ -21,10 +21,11 @@ from __future__ import annotations
 
 import struct
 from typing import Final
+from zlib import crc32
 
 import msgspec
 
-from millwheel.model.envelope import unwrap, wrap
+from millwheel.model.envelope import FORMAT_VERSION, HEADER_BYTES, pack_header, unwrap, wrap
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import past
 from millwheel.store.contract import CorruptValueError, JournalHead, PartId, StateRow
@@ -44,6 +45,7 @@ __all__ = [
     "encode_parts",
     "entry_key",
     "head_key",
+    "intact_row",
     "journal_of",
     "journal_ranges",
     "name_cleared",
@@ -164,6 +166,14 @@ def state_prefix(incarnation: IncarnationId) -> bytes:
     if not incarnation or "\0" in incarnation:
         raise ValueError(f"an incarnation id is not empty and holds no NUL: {incarnation!r}")
     return incarnation.encode() + b"\0"
+
+
+def intact_row(key: bytes, value: bytes) -> StateRow | None:
+    """Decode a row as ``decode_row`` does, but faster. None: it is not valid, and ``decode_row`` says why."""
+    payload = value[HEADER_BYTES:]
+    if len(payload) < _U64.size or value[:HEADER_BYTES] != pack_header(FORMAT_VERSION, crc32(payload)):
+        return None
+    return StateRow(key, _U64.unpack_from(payload)[0], payload[_U64.size :])
 
 
 def decode_row(incarnation: IncarnationId, key: bytes, value: bytes) -> StateRow:

@@ -443,7 +443,7 @@ class TopologyHarness:
 
     def _encoded(self, state: IntervalState, key: bytes) -> bytes:
         """The state of a key, or a page, after the last commit."""
-        cell = state.cells.cached().get(key)
+        cell = state.cells.peek(key)
         if cell is not None:
             return cell.encoded
         row = result_of(self.store.read_states(IncarnationId(state.config.incarnation), [key]))[0]

@@ -6,9 +6,14 @@ from millwheel.model import envelope
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.interval.cache.cells import CellCache
 from millwheel.worker.interval.commits.checkpoint import Checkpointer, StateRows
-from simulation.mutations.base import mutation, replace, rewrite
+from millwheel.worker.interval.commits.commits import CommitPipeline
+from millwheel.worker.interval.intake import IntervalIntake
+from simulation.mutations.base import mutation, replace, rewrite, rewriting
 
 __all__: list[str] = []
+
+_CACHE = "tests/worker/interval/test_cells_model.py::TestCells::runTest"
+_SLICES = "tests/worker/interval/test_rows.py::test_slices_follow_each_other_while_nothing_else_happens"
 
 
 @mutation("G12", "the truncation point passes an entry when the rows of its keys are acknowledged")
@@ -27,13 +32,13 @@ def endless_journals() -> None:
 def unpinned_states() -> None:
     """The cache evicts states whose rows are not written yet."""
     drop = "    self.pages -= is_page_key(key)"
-    rewrite(CellCache.evict, drop, f"    for cell in self._dirty.values():\n        cell.dirty = 0\n{drop}")
+    rewrite(CellCache.evict, drop, f"    for cell in self._dirty:\n        cell.dirty = 0\n{drop}")
 
 
 @mutation("G12", "the cell of a key without state stays in memory until its empty row is acknowledged")
 def hasty_forgetting() -> None:
     """A cell is removed as soon as it has no state."""
-    remove = "if not encoded:\n            del cells[key], dirty[key]"
+    remove = "if not encoded:\n            del self._states[key]\n            cell.dirty = 0\n            more -= 1"
     rewrite(CellCache.changed, "cell.dirty = commit", f"cell.dirty = commit\n        {remove}")
 
 
@@ -69,3 +74,52 @@ def last_row_wins() -> None:
 def unchecked_values() -> None:
     """Checksums of stored values are not verified."""
     replace(envelope, "crc32", lambda _: lambda payload: 0)
+
+
+rewriting(
+    "pinned-states-packed",
+    "G12",
+    "only clean states are packed, so that they may be evicted",
+    CellCache.pack_clean,
+    "if not cell.dirty and",
+    "if",
+    seeds=0,
+    test=_CACHE,
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "older-rows-count",
+    "G12",
+    "a state is clean when the row of its newest change is acknowledged",
+    CellCache.flushed,
+    "if cell.dirty != row.commit:",
+    "if False:",
+    seeds=0,
+    test=_CACHE,
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "rows-settled-by-chance",
+    "G8",
+    "rows that were written are settled slice by slice without another event",
+    CommitPipeline.next_alarm,
+    "if self.checkpoints.rows.settling:",
+    "if False:",
+    seeds=0,
+    test=_SLICES,
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "groups-regardless-of-order",
+    "G5",
+    "records that return to the queue together keep the order of their keys",
+    IntervalIntake.requeue,
+    "if place < last.get(key, 0):",
+    "if place < 0:",
+    seeds=0,
+    test="tests/worker/interval/test_packed_states.py::test_returning_records_are_grouped_and_keep_their_order",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)

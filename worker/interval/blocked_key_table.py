@@ -132,13 +132,13 @@ class BlockedKeyTable:
             self.block(key, Wait.READY)
         return list(self.ready)
 
-    def unblock(self, key: bytes) -> None:
-        """Unblock the key: its records return to the front of the queue, in order."""
+    def unblock(self, key: bytes) -> deque[RecordItem]:
+        """Unblock the key. Returns its records, which the caller returns to the front of the queue, in order."""
         self.ready.pop(key, None)
         self.unblocked += 1
         blocked = self.keys.pop(key)
         assert not blocked.due, "its due timers were returned before"
-        self._intake.requeue(blocked.items)
+        return blocked.items
 
     def set_aside(self, key: bytes, receipt: DeliveryReceipt, index: int) -> None:
         """Append a record to the work of its blocked key, before later ones of its delivery."""

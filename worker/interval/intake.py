@@ -159,16 +159,24 @@ class IntervalIntake:
         return receipt
 
     def requeue(self, items: Iterable[tuple[DeliveryReceipt, int]]) -> None:
-        """Return the records of a key that is not blocked any more to the front of the queue, in order."""
-        chunks: list[QueuedRecords] = []
-        indexes: list[int] = []
+        """Return the records of keys that are not blocked any more to the front of the queue.
+
+        Invariant (G5): the records of a key keep their order. Those of one delivery run together as far as that allows.
+        """
+        chunks: list[tuple[QueuedRecords, list[int]]] = []
+        places: dict[DeliveryReceipt, int] = {}
+        last: dict[bytes, int] = {}
         for receipt, index in items:
             receipt.blocked.discard(index)
-            if not chunks or chunks[-1].receipt is not receipt:
-                indexes = []
-                chunks.append(QueuedRecords(receipt, indexes))
-            indexes.append(index)
-        self.queue.extendleft(reversed(chunks))
+            key = receipt.delivery.keys[index]
+            place = places.get(receipt, -1)
+            if place < last.get(key, 0):
+                places[receipt] = place = len(chunks)
+                indexes: list[int] = []
+                chunks.append((QueuedRecords(receipt, indexes), indexes))
+            last[key] = place
+            chunks[place][1].append(index)
+        self.queue.extendleft(chunk for chunk, _ in reversed(chunks))
 
     def settle(self, receipt: DeliveryReceipt, indexes: Sequence[int]) -> bool:
         """Remove committed or given-back records. Returns whether these were the last of their delivery."""

@@ -96,7 +96,7 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
 
         - It waits for the event that answers an append, a read, a write or an asynchronous hook.
         - It waits for the watermark, the time or ACKs: queued records, timers, blocked keys, queued weak commits, and
-          rows of which the next slice is captured soon.
+          rows of which the next slice is captured or settled soon.
 
         So a watermark or an ACK may skip the passes if there is nothing of the second kind. An append may skip them if
         moreover no batch waits for it. And a strong commit that has just begun ends them: no other one begins with it.
@@ -105,7 +105,7 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         state, clocks, timers = self._state, self._state.clocks, self._state.timers
         if state.intake.queue or state.blocked.keys or timers.ahead or timers.spilled.parts or self._commits.weak_queue:
             return False
-        if self._checkpoints.rows.left:
+        if self._checkpoints.rows.left or self._checkpoints.rows.settling:
             return False
         event, processing = timers.event_time.first_time, timers.processing_time.first_time
         if event is not None and event <= clocks.watermark:
@@ -120,7 +120,7 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
     def work(self, out: list[IntervalEffect]) -> None:
         """Run the passes of the pump. Their order is fixed:
 
-        1. Evict cells, once.
+        1. Settle a slice of the rows that were written, and evict states, once.
         2. Repeat: report progress, advance the input watermark, load spilled timers, run hooks (``_run``), end queued
            weak commits, commit.
         3. Ask for spilled timers and rows, pass on what hooks left to do, and find the next deadline, once.
@@ -139,6 +139,8 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         """
         state, scheduler, commits, checkpoints = self._state, self._scheduler, self._commits, self._checkpoints
         blocked_keys, clocks, spilled = self._blocked_keys, state.clocks, state.timers.spilled
+        if checkpoints.rows.settling:
+            checkpoints.rows.settle(scheduler.busy())
         if state.cells.bytes_held > state.cells.limit_bytes:
             evict_cells(state.cells, scheduler.busy(), state.timers.next_of_key)
         commits.report_progress(out)

@@ -85,9 +85,10 @@ class IntervalSettings:
     columns_from: int = 0
     """The number of records from which on a delivery begins panes by columns, where a computation may have them. 0: no
     delivery does."""
-    columns_bytes: int = 64 << 20
-    """Approximate maximum of panes by columns. Further panes are states. A base has all panes by columns, and is made
-    in one step: so many take about a tenth of a second."""
+    columns_bytes: int = 256 << 20
+    """Approximate maximum of panes by columns, at about 220 bytes each. Further panes are states. So are all that would
+    exceed ``cache_bytes`` together with these. A base has all panes by columns, and is made in one step: so many take
+    about a tenth of a second."""
     async_hooks: int = 256
     """Maximum asynchronous hooks that run at once."""
     any_timestamp: bool = field(default_factory=any_timestamp_default)

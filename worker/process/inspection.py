@@ -154,7 +154,7 @@ class InspectionService(InspectionServiceServicer):
 
     async def _encoded_state(self, core: IntervalCore, key: bytes) -> tuple[bytes, str]:
         """The key's state, and why it cannot be read. One of them is empty."""
-        cell = core.state.cells.cached().get(key)
+        cell = core.state.cells.peek(key)
         if cell is not None:
             return cell.encoded, ""
         damaged: dict[bytes, str] = {}

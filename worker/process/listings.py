@@ -84,14 +84,13 @@ class KeyListing:
         bounds = None if rest is None else rest.intersection(state.config.keys)
         if bounds is None:
             return [], ""
-        cells = state.cells.cached()
 
         found = set[bytes]()
         for window in list(state.panes.windows.values()):  # before the cells, to which a pane may move meanwhile
             found.update(await _first(keys_in(window), size + 1, lambda key: _unpaged(key, bounds)))
             found = set(sorted(found)[: size + 1])
             await asyncio.sleep(0)
-        found.update(await _first(cells, size + 1, lambda key: _unpaged(key, bounds)))
+        found.update(await _first(state.cells.keys(), size + 1, lambda key: _unpaged(key, bounds)))
         for table in state.timers.tables.values():
             found.update(await _first(table.keys(), size + 1, lambda key: _with_timers(state, key, bounds)))
         unread: bytes | None = None
@@ -119,14 +118,14 @@ class KeyListing:
     async def _fill(
         self, core: IntervalCore, keys: Sequence[bytes], response: wire.ListKeysResponse, *, states: bool
     ) -> None:
-        cells = core.state.cells.cached()
+        cells = core.state.cells
         sizes: dict[bytes, int] = {}
         texts: dict[bytes, str] = {}
         damaged: dict[bytes, str] = {}
         for first in range(0, len(keys), _ROWS_AT_ONCE):
             some = keys[first : first + _ROWS_AT_ONCE]
             # Noted before the store is read: meanwhile a cell may be evicted.
-            blobs = {key: cells[key].encoded for key in some if key in cells}
+            blobs = {key: cell.encoded for key in some if (cell := cells.peek(key)) is not None}
             panes = {key: found for key in some if (found := panes_of(core.state.panes, key))}
             blobs |= await self._owned.rows(core, [key for key in some if key not in blobs], damaged)
             for key, found in panes.items():

@@ -183,8 +183,8 @@ class StateService(StateServiceServicer):
         meanwhile, either state will do. The read of the head comes last: it shows that no successor had committed
         anything before it.
         """
-        journal, cells = core.state.journal, core.state.cells.cached()
-        cached = {key: cell for key in keys if (cell := cells.get(key)) is not None}
+        journal, cells = core.state.journal, core.state.cells
+        cached = {key: cell for key in keys if (cell := cells.peek(key)) is not None}
         sealed = max(shown, *(cell.dirty for cell in cached.values())) if cached else shown
         encoded = {key: cell.encoded for key, cell in cached.items()}
         damaged: dict[bytes, str] = {}

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from millwheel.store.contract import StateRow
-from millwheel.worker.interval.cache.cells import CELL_OVERHEAD_BYTES, CellCache, KeyCell
+from millwheel.worker.interval.cache.cells import CELL_OVERHEAD_BYTES, PACKED_OVERHEAD_BYTES, CellCache, KeyCell
 from millwheel.worker.interval.cache.eviction import evict_cells
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
@@ -14,7 +14,7 @@ BLOBS = st.sampled_from([b"", b"", b"x", b"yy"])
 
 
 class Cells(RuleBasedStateMachine):
-    """Keys are touched, changed, flushed, evicted and forgotten in any order."""
+    """Keys are touched, changed, flushed, packed, evicted and forgotten in any order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Cells(RuleBasedStateMachine):
     @rule()
     def capture(self) -> None:
         """Begin a write of rows."""
-        self.flush = self.flush or self.cache.dirty_rows(self.cache.dirty_keys())
+        self.flush = self.flush or self.cache.rows_of(self.cache.take_dirty())
 
     @rule()
     def written(self) -> None:
@@ -58,6 +58,19 @@ class Cells(RuleBasedStateMachine):
         self.flush = []
 
     @rule()
+    def pack(self) -> None:
+        """Pack what nothing uses."""
+        self.cache.pack_clean(self.busy)
+
+    @rule()
+    def read(self) -> None:
+        """Look at all states without using them. Nothing changes by that."""
+        for key, cell in self.cache.items():
+            seen = self.cache.peek(key)
+            assert seen is not None
+            assert (seen.encoded, seen.dirty) == (cell.encoded, cell.dirty)
+
+    @rule()
     def evict(self) -> None:
         """Evict states, because memory is short."""
         evict_cells(self.cache, self.busy, lambda key: None)
@@ -65,13 +78,20 @@ class Cells(RuleBasedStateMachine):
     @invariant()
     def nothing_is_lost(self) -> None:
         """A key without a cell has the state of its row. Before the first eviction it has no state."""
-        cells = self.cache.cached()
+        cells, packed = dict(self.cache.items()), dict(self.cache.packed())
+        assert len(packed) == self.cache.packed_count
+        assert self.cache.dirty_count == sum(cell.dirty > 0 for cell in cells.values())
+        assert sorted(cells) == sorted(self.cache.keys())
         for key in self.truth.keys() - cells.keys():
             assert (self.rows.get(key, b"") if self.cache.evicted else b"") == self.truth[key]
         assert {key: cells[key] for key in self.busy} == self.busy, "a cell in use stays"
-        assert self.cache.bytes_held == sum(
-            len(key) + 3 * len(one.encoded) + CELL_OVERHEAD_BYTES for key, one in cells.items()
+        for key in packed:
+            assert not cells[key].dirty
+            assert cells[key].encoded == self.rows.get(key, b""), "what is packed is in its row"
+        assert self.cache.bytes_held == sum(packed.values()) + sum(
+            len(key) + 3 * len(one.encoded) + CELL_OVERHEAD_BYTES for key, one in cells.items() if key not in packed
         )
+        assert sum(packed.values()) == sum(len(key) + len(cells[key].encoded) + PACKED_OVERHEAD_BYTES for key in packed)
 
 
 TestCells = Cells.TestCase

@@ -133,7 +133,7 @@ def test_a_timer_of_a_damaged_row_fires_once_the_row_is_restored() -> None:
     read(driver, frozenset())
     driver.commit_all()
     assert delivered(driver) == [("k11", 5)]
-    driver.state.cells.flushed(driver.state.cells.dirty_rows([b"k"]))
+    driver.state.cells.flushed(driver.state.cells.rows_of(driver.state.cells.take_dirty()))
     forget(driver)
     driver.watermark(10)
     read(driver)
@@ -158,7 +158,7 @@ def test_a_timer_of_a_damaged_row_ends_with_its_dead_letter() -> None:
     read(driver, frozenset())
     driver.commit_all()
     delivered(driver)
-    driver.state.cells.flushed(driver.state.cells.dirty_rows([b"k"]))
+    driver.state.cells.flushed(driver.state.cells.rows_of(driver.state.cells.take_dirty()))
     forget(driver)
     driver.watermark(10)
     read(driver)

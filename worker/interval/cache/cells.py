@@ -1,25 +1,35 @@
 """The cache of one interval's key states and of their pages, with a size limit (section 8.3).
 
+A state in the cache is in a *cell* or *packed*. A cell is an object with the decoded state. A packed state is its
+encoding alone, in less than half of the memory. A state gets a cell when a hook uses it. It is packed when its row has
+been acknowledged and nothing uses it, if the cache is over half of its limit. Below, that would only cost time.
+
 A cell is *dirty* while its latest commit has not reached its state row. A dirty cell is pinned, because only the
-journal also has that state. A clean cell may be evicted. Its row then has the state, so a cache miss may trust the row.
+journal also has that state. What is clean may be packed or evicted. Its row then has the state, so a cache miss may
+trust the row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator
 from typing import Final
 
 from millwheel.model.page_keys import is_page_key
 from millwheel.sdk.scope import StateCell
 from millwheel.store.contract import StateRow
 
-__all__ = ["CELL_OVERHEAD_BYTES", "DECODED_FACTOR", "CellCache", "FlushTimes", "KeyCell"]
+__all__ = ["CELL_OVERHEAD_BYTES", "DECODED_FACTOR", "PACKED_OVERHEAD_BYTES", "CellCache", "KeyCell"]
 
-CELL_OVERHEAD_BYTES: Final = 400
-"""Bytes counted for a cell besides its state: dict slots, key, the cell object, a small decoded state."""
+CELL_OVERHEAD_BYTES: Final = 280
+"""Bytes counted for a cell besides its state: slots of a dict and of a list, key, the object, a small decoded state."""
 
 DECODED_FACTOR: Final = 3
 """A decoded state counts as this multiple of its encoded size, with the encoded bytes."""
+
+PACKED_OVERHEAD_BYTES: Final = 170
+"""Bytes counted for a packed state besides key and encoding: a slot of a dict, and the headers of two objects."""
+
+_SPARED: Final = CELL_OVERHEAD_BYTES - PACKED_OVERHEAD_BYTES
 
 
 class KeyCell(StateCell):
@@ -29,70 +39,60 @@ class KeyCell(StateCell):
     batch that used it last.
     """
 
-    __slots__ = ("dirty", "used")
+    __slots__ = ("dirty", "key", "used")
 
-    def __init__(self, encoded: bytes = b"") -> None:
+    def __init__(self, key: bytes, encoded: bytes = b"") -> None:
         super().__init__(encoded)
+        self.key = key
         self.dirty = 0
         self.used = 0
 
 
-class FlushTimes:
-    """When the rows of dirty cells are written, if nothing waits for them. Times are those of ``elapsed``.
-
-    Many rows are written sooner: a move to a successor must write all of them first.
-    """
-
-    def __init__(self, interval: int, apart: int, many: int) -> None:
-        """``interval``: how long rows wait, in microseconds. ``apart``: how long ``many`` rows or more wait."""
-        self._interval = interval
-        self._apart = apart
-        self._many = many
-        self.restart(0)
-
-    def restart(self, now: int) -> None:
-        """Rows are behind from ``now`` on."""
-        self._at = now + self._interval
-        self._many_at = min(self._at, now + self._apart)
-
-    def due_at(self, rows: int) -> int:
-        """When so many rows are written."""
-        return self._many_at if rows >= self._many else self._at
-
-
 class CellCache:
-    """The cells of one interval.
+    """The states of one interval that are in memory.
 
-    Invariant: the state of a key without a cell is exactly its row. While ``evicted`` is False, every row of this
-    interval also has a cell. So a key without a cell then has no state.
+    Invariant: the state of a key that is not in the cache is exactly its row. While ``evicted`` is False, every row of
+    this interval is also in the cache. So a key that is not there then has no state.
+
+    Invariant: a packed state is clean. A hook keeps the cell of its key until its commit is sealed, so the cells of
+    busy keys are neither packed nor evicted.
+
+    A cold look-up in a large dict takes as long as a hook. So there is one dict, and each step of a state's way makes
+    one such look-up at most.
+
+    It has many methods: the steps of that way.
     """
 
     def __init__(self, limit_bytes: int, evicted: bool) -> None:
         self.limit_bytes = limit_bytes
         self.evicted = evicted
         self.bytes_held = 0
-        self._cells: dict[bytes, KeyCell] = {}
-        self._dirty: dict[bytes, KeyCell] = {}
+        self._states: dict[bytes, KeyCell | bytes] = {}
+        """Cells, and packed states in the order in which they were packed."""
+        self.packed_count = 0
+        """How many are packed."""
+        self._packed_bytes = 0
+        """Their part of ``bytes_held``."""
+        self._dirty: list[KeyCell] = []
+        """The dirty cells whose rows are not on their way."""
+        self.dirty_count = 0
+        """The number of all dirty cells, which are pinned."""
         self.skip_evictions = 0
-        """Number of evictions to skip before all cells are examined again."""
+        """Number of evictions to skip before all states are examined again."""
         self.pages = 0
-        """How many of the cells are pages of growing states."""
+        """How many of the states are pages of growing states."""
 
     def __len__(self) -> int:
-        return len(self._cells)
+        return len(self._states)
 
     def __contains__(self, key: bytes) -> bool:
-        return key in self._cells
-
-    @property
-    def dirty_count(self) -> int:
-        """The number of pinned cells."""
-        return len(self._dirty)
+        return key in self._states
 
     @property
     def bytes_pinned(self) -> int:
-        """Approximate size of the pinned cells: their share of the total."""
-        return self.bytes_held * len(self._dirty) // max(1, len(self._cells))
+        """Approximate size of the pinned cells: their share of all cells."""
+        cells = len(self._states) - self.packed_count
+        return (self.bytes_held - self._packed_bytes) * self.dirty_count // max(1, cells)
 
     @property
     def needs_flush(self) -> bool:
@@ -104,23 +104,31 @@ class CellCache:
         """Whether pinned cells alone exceed the limit. Then only work that cannot wait may run (G13)."""
         return self.bytes_held > self.limit_bytes and self.bytes_pinned > self.limit_bytes
 
-    def cached(self) -> Mapping[bytes, KeyCell]:
-        """The cells by key, for fast lookups. For a key that is missing here, call ``get``."""
-        return self._cells
-
     def get(self, key: bytes) -> KeyCell | None:
         """The key's cell. None: its row must be read first and passed to ``insert``."""
-        cell = self._cells.get(key)
-        if cell is not None:
-            return cell
+        state = self._states.get(key)
+        if isinstance(state, KeyCell):
+            return state
+        if state is not None:
+            return self._unpack(key, state)
         if self.evicted:
             return None
         return self.insert(key, b"")
 
+    def find(self, key: bytes) -> KeyCell | None:
+        """The key's cell, if its state is in the cache."""
+        state = self._states.get(key)
+        return self._unpack(key, state) if isinstance(state, bytes) else state
+
+    def peek(self, key: bytes) -> KeyCell | None:
+        """As ``find``, to read what is sealed. It may be a copy, so the caller must not change it."""
+        state = self._states.get(key)
+        return KeyCell(key, state) if isinstance(state, bytes) else state
+
     def insert(self, key: bytes, encoded: bytes) -> KeyCell:
-        """Add a cell for a key that has none, with the state of its row."""
-        cell = KeyCell(encoded)
-        self._cells[key] = cell
+        """Add a cell for a key that is not in the cache, with the state of its row."""
+        cell = KeyCell(key, encoded)
+        self._states[key] = cell
         self.pages += is_page_key(key)
         self.bytes_held += len(key) + len(encoded) * DECODED_FACTOR + CELL_OVERHEAD_BYTES
         return cell
@@ -128,46 +136,54 @@ class CellCache:
     def changed(self, states: Iterable[tuple[bytes, bytes]], commit: int) -> None:
         """Store the encoded states of commit ``commit``. Their rows are behind now.
 
-        A page that is new, or that is deleted without having been read, has no cell yet.
+        A page that is new, or that is deleted without having been read, has no cell yet. Nor has a key in a takeover.
         """
-        cells, dirty = self._cells, self._dirty
-        grown = 0
+        dirty = self._dirty
+        grown = more = 0
         for key, encoded in states:
-            cell = cells.get(key) or self.insert(key, b"")
+            cell = self.find(key) or self.insert(key, b"")
             grown += len(encoded) - len(cell.encoded)
             cell.encoded = encoded
             if not cell.dirty:
-                dirty[key] = cell
+                dirty.append(cell)
+                more += 1
             cell.dirty = commit
+        self.dirty_count += more
         self.bytes_held += grown * DECODED_FACTOR
 
-    def dirty_keys(self) -> list[bytes]:
-        """The keys of the pinned cells."""
-        return list(self._dirty)
+    # Rows.
 
-    def dirty_rows(self, keys: Iterable[bytes]) -> list[StateRow]:
-        """The rows of these keys, whose cells are pinned. Call it only while no sealed commit is in flight."""
-        dirty = self._dirty
-        rows: list[StateRow] = []
-        for key in keys:
-            cell = dirty[key]
-            rows.append(StateRow(key, cell.dirty, cell.encoded))
-        return rows
+    def take_dirty(self) -> list[KeyCell]:
+        """Take the dirty cells, whose rows are to be written. ``flushed`` must get a row of each."""
+        taken, self._dirty = [cell for cell in self._dirty if cell.dirty], []
+        return taken
+
+    @staticmethod
+    def rows_of(cells: Iterable[KeyCell]) -> list[StateRow]:
+        """The rows of dirty cells. Call it only while no sealed commit is in flight."""
+        return [StateRow(cell.key, cell.dirty, cell.encoded) for cell in cells]
 
     def flushed(self, rows: Iterable[StateRow], busy: Container[bytes] = ()) -> None:
-        """Mark flushed rows as acknowledged. Cells unchanged since are clean, and are dropped if they hold no state.
+        """Mark rows as acknowledged. Unchanged states are clean, and may be packed, or dropped if they are empty.
 
         The cells of ``busy`` keys are in use and stay.
         """
-        dirty = self._dirty
+        half = self.limit_bytes // 2
         for row in rows:
             key = row.key
-            cell = dirty.get(key)
-            if cell is not None and cell.dirty == row.commit:
-                cell.dirty = 0
-                del dirty[key]
-                if not row.blob and key not in busy:
-                    self.forget_empty(key)
+            cell = self._states.get(key)
+            if not isinstance(cell, KeyCell) or not cell.dirty:
+                continue
+            if cell.dirty != row.commit:
+                self._dirty.append(cell)
+                continue
+            cell.dirty = 0
+            self.dirty_count -= 1
+            if row.blob or self.evicted:
+                if self.bytes_held > half and key not in busy:
+                    self._pack(cell)
+            elif key not in busy:
+                self.forget_empty(key)
         self.skip_evictions = 0
 
     def forget_empty(self, key: bytes) -> None:
@@ -176,18 +192,63 @@ class CellCache:
         While nothing has been evicted, a key without a cell has no state, so such a cell is redundant. Afterwards the
         cell saves a read of the row, and is evicted like others.
         """
-        cell = self._cells.get(key)
-        if cell is not None and not (self.evicted or cell.dirty or cell.encoded):
-            del self._cells[key]
+        cell = self._states.get(key)
+        if isinstance(cell, KeyCell) and not (self.evicted or cell.dirty or cell.encoded):
+            del self._states[key]
             self.pages -= is_page_key(key)
             self.bytes_held -= len(key) + CELL_OVERHEAD_BYTES
 
+    # What nothing uses.
+
+    def pack_clean(self, busy: Container[bytes]) -> None:
+        """Pack all clean cells that are not in use, those first that were not used for longest."""
+        cells = (cell for cell in self._states.values() if isinstance(cell, KeyCell))
+        for cell in sorted((cell for cell in cells if not cell.dirty and cell.key not in busy), key=_last_use):
+            self._pack(cell)
+
+    def _pack(self, cell: KeyCell) -> None:
+        key, encoded = cell.key, cell.encoded
+        del self._states[key]  # it goes to the end
+        self._states[key] = encoded
+        self.bytes_held -= _SPARED + (DECODED_FACTOR - 1) * len(encoded)
+        self.packed_count += 1
+        self._packed_bytes += len(key) + len(encoded) + PACKED_OVERHEAD_BYTES
+
+    def _unpack(self, key: bytes, encoded: bytes) -> KeyCell:
+        self._states[key] = cell = KeyCell(key, encoded)
+        self.bytes_held += _SPARED + (DECODED_FACTOR - 1) * len(encoded)
+        self.packed_count -= 1
+        self._packed_bytes -= len(key) + len(encoded) + PACKED_OVERHEAD_BYTES
+        return cell
+
     def evict(self, key: bytes) -> None:
-        """Drop a clean cell. Its row has the state."""
+        """Drop a clean state. Its row has it."""
+        state = self._states.pop(key)
         self.pages -= is_page_key(key)
-        self.bytes_held -= len(key) + len(self._cells.pop(key).encoded) * DECODED_FACTOR + CELL_OVERHEAD_BYTES
+        if isinstance(state, KeyCell):
+            self.bytes_held -= len(key) + len(state.encoded) * DECODED_FACTOR + CELL_OVERHEAD_BYTES
+        else:
+            size = len(key) + len(state) + PACKED_OVERHEAD_BYTES
+            self.bytes_held -= size
+            self.packed_count -= 1
+            self._packed_bytes -= size
         self.evicted = True
 
+    def packed(self) -> Iterator[tuple[bytes, int]]:
+        """The packed states in the order in which they were packed: key, and the bytes that are counted for it."""
+        for key, state in self._states.items():
+            if isinstance(state, bytes):
+                yield key, len(key) + len(state) + PACKED_OVERHEAD_BYTES
+
+    def keys(self) -> list[bytes]:
+        """The keys of all states."""
+        return list(self._states)
+
     def items(self) -> Iterator[tuple[bytes, KeyCell]]:
-        """Every cell."""
-        yield from self._cells.items()
+        """Every state, as ``peek`` returns it."""
+        for key, state in self._states.items():
+            yield key, KeyCell(key, state) if isinstance(state, bytes) else state
+
+
+def _last_use(cell: KeyCell) -> int:
+    return cell.used

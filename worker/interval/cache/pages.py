@@ -158,12 +158,13 @@ class PageTable:
 
     def settle(self, contexts: dict[bytes, Context[Any]]) -> None:
         """The changes of a batch are sealed, and its cells have their encodings."""
-        cells = self._cells.cached()
         for key, context in contexts.items():
             state = context._cell.value
             if state is not UNSET:
                 for number, node in state._pages.changed.items():
-                    cells[page_key(key, number)].value = UNSET if node is None else node
+                    cell = self._cells.find(page_key(key, number))
+                    assert cell is not None, "the pages of a batch that was sealed are in the cache"
+                    cell.value = UNSET if node is None else node
                 state._pages.settled()
             self.release(key)
 
@@ -180,7 +181,7 @@ class _KeyPages:
     def node(self, number: int) -> Node:
         """The node of a page."""
         row = page_key(self._key, number)
-        cell = self._cells.cached().get(row)
+        cell = self._cells.find(row)
         if cell is None:
             raise self._table.need(self._key, [number])
         cell.used = self._cell.used
@@ -192,8 +193,7 @@ class _KeyPages:
 
     def missing(self, numbers: Iterable[int]) -> list[int]:
         """Those of the pages that have no cell."""
-        cells = self._cells.cached()
-        return [number for number in numbers if page_key(self._key, number) not in cells]
+        return [number for number in numbers if page_key(self._key, number) not in self._cells]
 
     def need(self, numbers: list[int]) -> PagesNeededError:
         """The error that asks for these pages."""

@@ -12,7 +12,8 @@ from collections.abc import Container
 from typing import Any, Final
 
 from millwheel.store.contract import StateRow
-from millwheel.worker.interval.cache.cells import FlushTimes
+from millwheel.worker.interval.cache.cells import KeyCell
+from millwheel.worker.interval.cache.flush_times import FlushTimes
 from millwheel.worker.interval.commits.base_parts import write_base
 from millwheel.worker.interval.commits.parents import Needs, ParentNeeds
 from millwheel.worker.interval.commits.spilling import Spilling
@@ -31,7 +32,8 @@ _SHORT_BYTES: Final = 256 << 10
 class StateRows:
     """Captures rows that are due, in slices, and writes all of them at once. One write is in flight at a time.
 
-    Work goes on between two slices, because the rows of many keys take long to capture. A row of a later slice may be
+    When it is acknowledged, its cells are settled, again in slices. Work goes on between two slices, because the rows
+    of many keys take long. A row of a later slice may be
     newer than the commit at which the first one was captured. Then it has that commit's change, too. One write, because
     the embedded store compares rows with what it has if an earlier write had newer commits.
 
@@ -45,8 +47,12 @@ class StateRows:
         self._number = 0
         self.flush: tuple[int, list[StateRow]] | None = None
         """The write in flight: its number and its rows."""
-        self.left: list[bytes] = []
-        """The keys of the slices that follow."""
+        self.left: list[KeyCell] = []
+        """The cells of the slices that follow."""
+        self.settling = False
+        """Whether the write is acknowledged, and some of its cells are not settled."""
+        self._settled = 0
+        """How many of its rows are."""
         self._captured: list[StateRow] = []
         """The rows of the slices so far."""
         self._covers = 0
@@ -67,11 +73,11 @@ class StateRows:
             return []
         if not self.left:
             self.times.restart(now)
-            self._covers, self.left = self._journal.committed, self._cells.dirty_keys()
+            self._covers, self.left = self._journal.committed, self._cells.take_dirty()
             if not self.left:
                 self.upto = self._covers
                 return []
-        self._captured += self._cells.dirty_rows(self.left[: self._most])
+        self._captured += self._cells.rows_of(self.left[: self._most])
         self.left = self.left[self._most :]
         if self.left:
             return []
@@ -91,12 +97,20 @@ class StateRows:
 
     def flushed(self, number: int, busy: Container[bytes] = ()) -> None:
         """The rows of a write are acknowledged. The cells of ``busy`` keys are in use."""
-        if self.flush is None or self.flush[0] != number:
+        if self.flush is None or self.flush[0] != number or self.settling:
             return
+        self.settling, self._settled = True, 0
+        self.settle(busy)
+
+    def settle(self, busy: Container[bytes]) -> None:
+        """Mark a slice of the rows that were written as acknowledged. After the last one, rows may be captured."""
+        assert self.flush is not None, "a write is acknowledged"
         _, rows = self.flush
-        self.flush = None
-        self._cells.flushed(rows, busy)
-        self.upto = max(self.upto, self._covers)
+        first, self._settled = self._settled, self._settled + self._most
+        self._cells.flushed(rows[first : self._settled], busy)
+        if self._settled >= len(rows):
+            self.flush, self.settling = None, False
+            self.upto = max(self.upto, self._covers)
 
     def acknowledged(self) -> int:
         """The newest commit up to which every changed row is acknowledged."""

@@ -299,6 +299,8 @@ class CommitPipeline:
 
     def next_alarm(self) -> int | None:
         """When stragglers are stored or, if nothing is in flight, rows are flushed; a time of ``elapsed``."""
+        if self.checkpoints.rows.settling:
+            return self._clocks.elapsed
         if self._append_blocked():
             return None
         if self._waiting.queue:

@@ -9,7 +9,7 @@ increasing time, and hold the output watermark until then (G5, G6).
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from millwheel.model.page_keys import row_owner
@@ -68,6 +68,8 @@ class BlockedKeys:
         self.damaged: dict[bytes, str] = {}
         """Keys whose rows are damaged, each with the reason, up to a maximum."""
         self.running = RunningHooks(state)
+        self._unblocked: list[RecordItem] = []
+        """The records of keys that were unblocked in this pass. They are in no queue until it ends."""
         self.reports: list[HookFailed] = []
 
     def _hooks(self, state: IntervalState) -> tuple[Runner, Firing]:
@@ -137,7 +139,7 @@ class BlockedKeys:
         for key in keys:
             self._drop(key)
             if timers := self.runner.batch.fired.pop(key, []):
-                self._unblock(key, self._put_back(key, timers, []))
+                self._intake.requeue(self._unblock(key, self._put_back(key, timers, [])))
         for receipt, index in again:
             self._intake.set_aside(receipt, index)
         self._intake.requeue(again)
@@ -227,15 +229,21 @@ class BlockedKeys:
     # Resuming.
 
     def resume_ready(self) -> None:
-        """Resume every blocked key that can run, as long as the batch has room."""
+        """Resume every blocked key that can run, as long as the batch has room.
+
+        The records of unblocked keys return to the queue together, so that one pass runs what was read at once.
+        """
         while self.running.ended and not self.runner.batch_full():
             self._adopt(*self.running.take_ended())
         for key in self._blocked.ready_keys(self._clocks.elapsed):
             if self.stopped or self.runner.full():
-                return
+                break
             if key not in self.runner.batch.contexts:
                 self._resume(key, self._blocked.keys[key])
                 self._run_together(key)
+        if self._unblocked:
+            records, self._unblocked = self._unblocked, []
+            self._intake.requeue(records)
 
     def _resume(self, key: bytes, blocked: BlockedKey) -> None:
         item: Item | None = None
@@ -249,7 +257,7 @@ class BlockedKeys:
             self.firing.panes.produce_blocked(window, key)
             return
         if item is None:
-            self._unblock(key, blocked)
+            self._unblocked += self._unblock(key, blocked)
             return
         if item != blocked.failing:
             if blocked.failing is not None and not isinstance(item, RecordItem) and item[2] == PAGES_TAG:
@@ -280,12 +288,12 @@ class BlockedKeys:
             if blocked.together == left:
                 return
 
-    def _unblock(self, key: bytes, blocked: BlockedKey) -> None:
-        """Unblock the key."""
+    def _unblock(self, key: bytes, blocked: BlockedKey) -> Iterable[RecordItem]:
+        """Unblock the key. The caller returns its records to the queue."""
         self.failures.clear(blocked)
         self._pages.release(key)
         self.firing.return_postponed(key)
-        self._blocked.unblock(key)
+        return self._blocked.unblock(key)
 
     def _consume(self, key: bytes, item: Item) -> None:
         batch = self.runner.batch
@@ -324,7 +332,7 @@ class BlockedKeys:
                 panes.produce_blocked(window, key)
             return
         if item is None:
-            self._unblock(key, blocked)
+            self._intake.requeue(self._unblock(key, blocked))
             return
         # The work runs alone, so that its attempts are counted until it is done.
         blocked.alone, blocked.together = max(blocked.alone + blocked.together, 1), 0

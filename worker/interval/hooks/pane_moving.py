@@ -84,7 +84,7 @@ class PaneMover:
 
     def _has_room(self, key: bytes) -> bool:
         """Whether the key's state, if it is in memory, has room for all panes of the key."""
-        cell = self._cells.cached().get(key)
+        cell = self._cells.peek(key)
         return cell is None or len(cell.encoded) <= MAX_MOVED_BYTES
 
     @property

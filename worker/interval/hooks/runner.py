@@ -438,7 +438,7 @@ class Runner:
 
     def open_apart(self, key: bytes) -> Context[Any]:
         """Open a context for a key whose state cannot be read. No hook may run in it, and the state stays unchanged."""
-        context: Context[Any] = Context(key, KeyCell(), self._setup.scope)
+        context: Context[Any] = Context(key, KeyCell(key), self._setup.scope)
         self.batch.contexts[key] = context
         self.batch.size += len(key) + _CONTEXT_BYTES
         return context

@@ -69,17 +69,24 @@ def _seal(table: PaneTable, window: WindowPanes) -> PaneChange:
 def whole_table(table: PaneTable) -> Iterator[PaneChange]:
     """All panes as of the last sealed commit, for a base, in changes of bounded size."""
     for window in table.windows.values():
-        settled = window.settled()
-        if not settled:
+        rows, keys = _settled(window)
+        if not keys:
             continue
-        import numpy as np  # here, because each computation has bases, and NumPy may be missing
-
-        rows = np.sort(np.fromiter(settled.values(), np.int64, len(settled)))
-        average = sum(map(len, settled)) // len(settled) + 8 * len(window.columns)
+        average = sum(map(len, keys)) // len(keys) + 8 * len(window.columns)
         step = max(1, _PART_BYTES // (average + 1))
         for first in range(0, len(rows), step):
-            some = rows[first : first + step]
-            yield _change(window, some, [window.keys[row] for row in some.tolist()], rows[:0])
+            yield _change(window, rows[first : first + step], keys[first : first + step], rows[:0])
+
+
+def _settled(window: WindowPanes) -> tuple[Rows, list[bytes]]:
+    """The rows of all panes as of the last sealed commit, in increasing order, and their keys."""
+    import numpy as np  # here, because each computation has bases, and NumPy may be missing
+
+    if len(window.rows) == len(window.keys) and not window.closing:  # most windows: no pane has left it
+        return np.arange(window.sealed), window.keys[: window.sealed]
+    settled = window.settled()
+    rows = np.sort(np.fromiter(settled.values(), np.int64, len(settled)))
+    return rows, [window.keys[row] for row in rows.tolist()]
 
 
 def _change(window: WindowPanes, rows: Rows, keys: list[bytes], closed: Rows) -> PaneChange:

@@ -34,8 +34,10 @@ __all__ = ["MAX_WINDOWS", "PaneTable", "WindowName", "WindowPanes", "named_form"
 MAX_WINDOWS: Final = 1_000
 """The most windows of a table. Each costs some NumPy calls for each batch with records of it. The panes of further
 windows are kept by hooks."""
-_PANE_BYTES: Final = 150
-"""Bytes counted for a pane besides its key and its columns: an entry of a dict and of a list, and the key's object."""
+_PANE_BYTES: Final = 120
+"""Bytes counted for a pane besides its columns: an entry of a dict and of a list, and the key's object."""
+_KEY_OBJECT_BYTES: Final = 50
+"""The part of the key's object. A window that finds its panes by an index shares the objects there."""
 
 _MOST_SPARE: Final = 1 << 14
 """The index may have so many keys that have no pane any more, some megabytes."""
@@ -104,10 +106,13 @@ class WindowPanes:
         found: list[Any] = list(map(self.rows.get, keys))
         if None in found:
             new = dict.fromkeys(key for key, row in zip(keys, found, strict=True) if row is None)
-            self.rows.update(zip(new, range(len(self.keys), len(self.keys) + len(new)), strict=True))
+            added = range(len(self.keys), len(self.keys) + len(new))
+            self.rows.update(zip(new, added, strict=True))
             self.keys += new
-            found = list(map(self.rows.__getitem__, keys))
             self.grow()
+            if len(new) == len(keys):  # a window of very many keys is filled so
+                return np.arange(added.start, added.stop)
+            found = list(map(self.rows.__getitem__, keys))
         return np.array(found, np.int64)
 
     def rows_of_numbers(self, numbers: Rows, index: KeyIndex) -> Rows:
@@ -211,8 +216,10 @@ class WindowPanes:
     @property
     def bytes(self) -> int:
         """Approximate memory."""
-        numbered = 0 if self.numbered is None else self.numbered[1].nbytes
-        return len(self.keys) * _PANE_BYTES + sum(column.nbytes for column in self.columns) + numbered
+        panes, columns = len(self.keys), sum(column.nbytes for column in self.columns)
+        if self.numbered is None:
+            return panes * _PANE_BYTES + columns
+        return panes * (_PANE_BYTES - _KEY_OBJECT_BYTES) + columns + self.numbered[1].nbytes
 
 
 class PaneTable:
