@@ -14,6 +14,7 @@ from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.interval.subjects import BLOCKED, hold_detail, hold_subject
 from millwheel.worker.messages import (
     Acknowledged,
+    Delivery,
     GroupWatermarks,
     HooksSlow,
     IntervalEffect,
@@ -44,11 +45,14 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         """The wall-clock time of the next processing-time timer."""
         self._alarm: int | None = None
         """When blocked keys or commits need a Tick, a time of ``elapsed``."""
+        self._gathers = False
+        """Whether the batch waits for the records of the next delivery, which is the next event."""
 
     def run(self, event: IntervalEvent) -> list[IntervalEffect]:
         """Do everything that is possible after ``event``, and report the output watermark."""
         out: list[IntervalEffect] = []
         if not self._skips_work(event):
+            self._gathers = type(event) is Delivery and event.followed
             self.work(out)
         out.extend(self._report())
         return out
@@ -90,7 +94,7 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         state, clocks, timers = self._state, self._state.clocks, self._state.timers
         if state.intake.queue or state.blocked.keys or timers.ahead or timers.spilled.parts or self._commits.weak_queue:
             return False
-        if self._checkpoints.rows.left:
+        if self._checkpoints.rows.left or self._gathers:
             return False
         event, processing = timers.event_time.first_time, timers.processing_time.first_time
         if event is not None and event <= clocks.watermark:
@@ -140,7 +144,8 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
                 # The queue is empty and no append is in flight, so the watermark can advance and timers read from the
                 # store can be loaded now.
                 continue
-            more = commits.try_commit(out) or checkpoints.releasing != releasing
+            more = not self._waits_for_records and commits.try_commit(out)
+            more = more or checkpoints.releasing != releasing
             more = commits.report_progress(out) or more or (full and not commits.open_commit_full)
             if not more and (commits.open_commit_full or not blocked_keys.again):
                 # The current batch has no room in the open commit, or nothing is left to run. The ACK or append that
@@ -158,6 +163,17 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         self._alarm = commits.next_alarm()
         if (retry := scheduler.next_retry()) is not None and (self._alarm is None or retry < self._alarm):
             self._alarm = retry
+
+    @property
+    def _waits_for_records(self) -> bool:
+        """Whether the batch waits for more records before it is sealed.
+
+        A key that occurs in several deliveries has its state encoded and journaled once for all of them. So while the
+        next delivery is there already, the batch grows up to its limits.
+
+        Invariant (G8): the next event of this core is a delivery, and it ends the wait or finds the next one behind it.
+        """
+        return self._gathers and not self._scheduler.runner.full()
 
     def _run(self) -> None:
         self._scheduler.run(not self._commits.open_commit_full, not self._checkpoints.releasing)

@@ -6,7 +6,7 @@ journal also has that state. A clean cell may be evicted. Its row then has the s
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from millwheel.model.page_keys import is_page_key
@@ -125,15 +125,20 @@ class CellCache:
         self.bytes_held += len(key) + len(encoded) * DECODED_FACTOR + CELL_OVERHEAD_BYTES
         return cell
 
-    def changed(self, states: Iterable[tuple[bytes, bytes]], commit: int) -> None:
+    def changed(self, states: Sequence[tuple[bytes, bytes]], commit: int, known: Sequence[KeyCell] = ()) -> None:
         """Store the encoded states of commit ``commit``. Their rows are behind now.
 
         A page that is new, or that is deleted without having been read, has no cell yet.
+
+        Args:
+            states: By key.
+            commit: Its number.
+            known: The cells of the first of them, in their order, as the hooks' contexts have them.
         """
-        cells, dirty = self._cells, self._dirty
+        dirty, found = self._dirty, self._cells.get
+        cells = [*known, *(found(key) or self.insert(key, b"") for key, _ in states[len(known) :])]
         grown = 0
-        for key, encoded in states:
-            cell = cells.get(key) or self.insert(key, b"")
+        for (key, encoded), cell in zip(states, cells, strict=True):
             grown += len(encoded) - len(cell.encoded)
             cell.encoded = encoded
             if not cell.dirty:
