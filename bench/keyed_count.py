@@ -16,7 +16,7 @@ from bench.topologies import Count
 from millwheel import windows
 from millwheel.client.subscription import Subscription
 
-__all__ = ["FORMS", "collect", "measure"]
+__all__ = ["FORMS", "collect", "counted", "measure"]
 
 FORMS = {
     "keyed_count.exactly_once": ("counts", Count),
@@ -49,16 +49,22 @@ def measure(name: str, records: int, runs: int) -> Figure:
 
 def _run(topology: str, result_type: Any, records: int, wanted: int, options: Sequence[str], rows: int) -> float:
     with server(*options) as address:
-        submit(address, topology)
-        command = [sys.executable, "-m", "bench.feed", address, str(records), topology, str(rows)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as feeder:
-            try:
-                ended = asyncio.run(
-                    asyncio.wait_for(collect(address, "counts", result_type, records, wanted), _PATIENCE)
-                )
-                began = float(feeder.communicate(timeout=30)[0])
-            finally:
-                feeder.kill()  # no effect on a process that has ended
+        return counted(address, topology, result_type, records, wanted, rows)
+
+
+def counted(address: str, topology: str, result_type: Any, records: int, wanted: int, rows: int = 0) -> float:
+    """Records per second of one run on a fresh server, which gets the topology here. RuntimeError: its results are wrong.
+
+    ``wanted``: the number of results. ``rows``: as in ``bench.feed``.
+    """
+    submit(address, topology)
+    command = [sys.executable, "-m", "bench.feed", address, str(records), topology, str(rows)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as feeder:
+        try:
+            ended = asyncio.run(asyncio.wait_for(collect(address, "counts", result_type, records, wanted), _PATIENCE))
+            began = float(feeder.communicate(timeout=30)[0])
+        finally:
+            feeder.kill()  # no effect on a process that has ended
     return records / (ended - began)
 
 

@@ -15,12 +15,14 @@ from typing import Final
 
 import msgspec
 
-from bench import keyed_count
+import psutil
 from bench.build import choose
+from bench.keyed_count import FORMS, counted
 from bench.load import MAX_LATE_US, batches, expected_results
 from bench.machine import Machine
 from bench.peers.environments import BYTEWAX
 from bench.report import Figure, print_figures, write_figures
+from bench.server import ServerProcess
 
 __all__ = ["BytewaxHooks", "main"]
 
@@ -38,8 +40,12 @@ class BytewaxHooks:
         self._wanted = expected_results(records)
         self._commit_seconds = commit_seconds
 
-    def run(self) -> float:
-        """Run it once. Returns the records of a second, from the first one until all results are there.
+    def run(self) -> tuple[float, float]:
+        """Run it once.
+
+        Returns:
+            Records per second, from the first one until all results are there. And the microseconds of processor time
+            of its process for each record meanwhile.
 
         Raises:
             RuntimeError: It fails, or its results are wrong.
@@ -57,10 +63,10 @@ class BytewaxHooks:
             self._python(job, _MAKING_SECONDS, "-m", "bytewax.recovery", str(store), "1")
             kept = ("-r", str(store), "-s", str(self._commit_seconds), "-b", "0")
             self._python(job, _RUN_SECONDS, "-m", "bytewax.run", f"{_PROGRAM}:flow", *kept)
-            seconds, results, counted = msgspec.json.decode(Path(job["result"]).read_bytes())
+            seconds, spent, results, counted = msgspec.json.decode(Path(job["result"]).read_bytes())
         if (results, counted) != (self._wanted, self._records):
             raise RuntimeError(f"bytewax: {results} results that count {counted} records of {self._records}")
-        return float(self._records / seconds)
+        return self._records / seconds, spent / self._records * 1e6
 
     def _written(self, path: Path) -> Path:
         """The keys and the times of all records, a line for each batch."""
@@ -90,22 +96,39 @@ def main() -> None:
     figures = [choose(options.pure)]
     BYTEWAX.install()
     other, machine = BytewaxHooks(options.records, options.commit_seconds), Machine()
-    rates: dict[str, list[float]] = {}
+    found: dict[str, list[tuple[float, float]]] = {}
     for turn in range(1, options.runs + 1):
         machine.look()
-        found = {f"millwheel.{form}": _measured(form, options.records) for form in _FORMS} | {"bytewax": other.run()}
-        for name, rate in found.items():
-            rates.setdefault(name, []).append(rate)
-        print(f"{turn} of {options.runs}: {', '.join(f'{name} {rate:,.0f}' for name, rate in found.items())}", flush=True)
-    figures += [Figure(f"hooks.{name}", max(runs), "records/s", tuple(runs)) for name, runs in rates.items()]
+        runs = {f"millwheel.{form}": _millwheel(form, options.records) for form in _FORMS} | {"bytewax": other.run()}
+        for name, run in runs.items():
+            found.setdefault(name, []).append(run)
+            print(f"{turn} of {options.runs}, {name}: {run[0]:,.0f} records/s, {run[1]:.2f} µs a record", flush=True)
+    for name, measured in found.items():
+        rates, spent = zip(*measured, strict=True)
+        figures.append(Figure(f"hooks.{name}", max(rates), "records/s", rates))
+        figures.append(Figure(f"hooks.{name}.cpu_us", min(spent), "µs", spent))
     figures += machine.figures()
     print_figures(figures)
     write_figures(figures, options.out)
     print(f"written to {options.out}")
 
 
-def _measured(form: str, records: int) -> float:
-    return keyed_count.measure(f"keyed_count.{form}", records, 1).value
+def _millwheel(form: str, records: int) -> tuple[float, float]:
+    """As ``BytewaxHooks.run``. The processor time is that of the server, which runs the hooks."""
+    topology, result_type = FORMS[f"keyed_count.{form}"]
+    with tempfile.TemporaryDirectory(prefix="millwheel-bench-") as folder:
+        server = ServerProcess(Path(folder))
+        try:
+            before = _spent(server.pid)
+            rate = counted(server.address, topology, result_type, records, expected_results(records))
+            return rate, (_spent(server.pid) - before) / records * 1e6
+        finally:
+            server.stop()
+
+
+def _spent(pid: int) -> float:
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ class IntervalSettings:
     It has many attributes: each is one setting.
     """
 
-    batch_records: int = 8_192
+    batch_records: int = 16_384
     """Maximum records in one commit: some tens of milliseconds of hooks."""
     batch_bytes: int = 2 << 20
     """Approximate maximum of states and productions in one commit, far below what any store accepts in one write."""
