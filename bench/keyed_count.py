@@ -53,9 +53,9 @@ def _run(topology: str, result_type: Any, records: int, wanted: int, options: Se
 
 
 def counted(address: str, topology: str, result_type: Any, records: int, wanted: int, rows: int = 0) -> float:
-    """Records per second of one run on a fresh server, which gets the topology here. RuntimeError: its results are wrong.
+    """Records per second of one run on a fresh server, which gets the topology here.
 
-    ``wanted``: the number of results. ``rows``: as in ``bench.feed``.
+    ``wanted``: the number of results. ``rows``: as in ``bench.feed``. RuntimeError: the results are wrong.
     """
     submit(address, topology)
     command = [sys.executable, "-m", "bench.feed", address, str(records), topology, str(rows)]

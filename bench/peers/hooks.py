@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-
 import psutil
+
 from bench.build import choose
 from bench.keyed_count import FORMS, counted
 from bench.load import MAX_LATE_US, batches, expected_results
@@ -52,9 +52,10 @@ class BytewaxHooks:
         """
         with tempfile.TemporaryDirectory(prefix="millwheel-bench-") as folder:
             place = Path(folder)
-            job = {
+            result = place / "result"
+            job: dict[str, object] = {
                 "records": str(self._written(place / "records")),
-                "result": str(place / "result"),
+                "result": str(result),
                 "payload_bytes": len(next(batches(1))[1][0].payload),
                 "out_of_order_us": MAX_LATE_US,
             }
@@ -63,7 +64,7 @@ class BytewaxHooks:
             self._python(job, _MAKING_SECONDS, "-m", "bytewax.recovery", str(store), "1")
             kept = ("-r", str(store), "-s", str(self._commit_seconds), "-b", "0")
             self._python(job, _RUN_SECONDS, "-m", "bytewax.run", f"{_PROGRAM}:flow", *kept)
-            seconds, spent, results, counted = msgspec.json.decode(Path(job["result"]).read_bytes())
+            seconds, spent, results, counted = msgspec.json.decode(result.read_bytes())
         if (results, counted) != (self._wanted, self._records):
             raise RuntimeError(f"bytewax: {results} results that count {counted} records of {self._records}")
         return self._records / seconds, spent / self._records * 1e6

@@ -129,7 +129,7 @@ rewriting(
     "gathered-without-bounds",
     "G13",
     "a full batch waits for no records",
-    IntervalPump._waits_for_records,
+    IntervalPump,
     "return self._gathers and not self._scheduler.runner.full()",
     "return self._gathers",
     seeds=0,

@@ -20,7 +20,7 @@ rewriting(
     "usual-though-late",
     "G14",
     "only a delivery without a late record takes the way of usual records",
-    Runner._are_usual,
+    Runner,
     "or receipt.held < clocks.watermark",
     "or False",
 )

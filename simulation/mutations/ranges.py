@@ -506,7 +506,7 @@ rewriting(
     "values-of-dropped-records",
     "G1",
     "a record behind a late one that is dropped has its own value",
-    Runner._run_each,
+    Runner,
     "value = UNDECODED  #",
     "pass  #",
     seeds=0,

@@ -150,8 +150,10 @@ class TimerTable:
             timers = self._by_key[key] = {}
         previous = timers.get(tag)
         timers[tag] = setting
-        # Most timers have no hold, and are in a bucket that is there. So calls are left out where there is nothing to do.
-        if (setting.hold is not None or self._processing) and (hold := effective_hold(setting, self._domain)) is not None:
+        # Most timers have no hold, and are in a bucket that is there. So calls are left out where nothing is to do.
+        if setting.hold is not None or self._processing:
+            hold = effective_hold(setting, self._domain)
+            assert hold is not None, "a timer in processing time holds at its cause"
             self._holds.begin(hold)
         if previous is None:
             self._size += 1

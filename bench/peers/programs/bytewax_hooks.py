@@ -41,7 +41,7 @@ def _batches() -> list[list[tuple[str, Hit]]]:
         return [[(key, (at, payload)) for key, at in zip(keys, stamps, strict=True)] for keys, stamps in read]
 
 
-class _Read(StatefulSourcePartition[tuple[str, Hit], int]):
+class _Read(StatefulSourcePartition[tuple[str, Hit], int]):  # type: ignore[misc]
     """All records, batch by batch, from a position on."""
 
     def __init__(self, first: int) -> None:
@@ -62,7 +62,7 @@ class _Read(StatefulSourcePartition[tuple[str, Hit], int]):
         return self._next
 
 
-class _Records(FixedPartitionedSource[tuple[str, Hit], int]):
+class _Records(FixedPartitionedSource[tuple[str, Hit], int]):  # type: ignore[misc]
     """The records, as one partition."""
 
     def list_parts(self) -> list[str]:
@@ -74,7 +74,7 @@ class _Records(FixedPartitionedSource[tuple[str, Hit], int]):
         return _Read(resume_state or 0)
 
 
-class SecondCounter(StatefulBatchLogic[Hit, SecondCount, tuple[dict[int, int], int]]):
+class SecondCounter(StatefulBatchLogic[Hit, SecondCount, tuple[dict[int, int], int]]):  # type: ignore[misc]
     """Counts a key's records by second of event time. A second is complete when a record is so much later."""
 
     def __init__(self, kept: tuple[dict[int, int], int] | None) -> None:
@@ -109,7 +109,7 @@ class SecondCounter(StatefulBatchLogic[Hit, SecondCount, tuple[dict[int, int], i
         return dict(self.counts), self.newest
 
 
-class _Counted(StatelessSinkPartition[tuple[str, SecondCount]]):
+class _Counted(StatelessSinkPartition[tuple[str, SecondCount]]):  # type: ignore[misc]
     """Adds up the results, and prints them when there are no more."""
 
     def __init__(self) -> None:
@@ -126,7 +126,7 @@ class _Counted(StatelessSinkPartition[tuple[str, SecondCount]]):
         Path(_job["result"]).write_text(json.dumps([seconds, spent, self._results, self._counted]))
 
 
-class _Results(DynamicSink[tuple[str, SecondCount]]):
+class _Results(DynamicSink[tuple[str, SecondCount]]):  # type: ignore[misc]
     """Where results go."""
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> _Counted:

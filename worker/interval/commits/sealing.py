@@ -69,6 +69,8 @@ class Sealed:
         """The number of timers that it has set."""
         self.joined: dict[tuple[bytes, bool, str], TimerRow] | None = None
         """The timers that it leaves set, by key, domain and tag. None until a batch with timers has joined."""
+        self.repeats = False
+        """Whether its entry may have several states of a key: a batch has joined it. The last one counts."""
 
     @property
     def timers_set(self) -> list[TimerRow]:
