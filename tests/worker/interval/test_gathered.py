@@ -69,7 +69,7 @@ def test_each_other_event_ends_the_wait(event: Any) -> None:
 
 
 @pytest.mark.guarantee("G1", "G8", section="6.1.1")
-def test_a_hook_that_fails_undoes_only_its_key_in_both_deliveries() -> None:
+def test_a_failing_hook_undoes_its_key_in_both_deliveries() -> None:
     driver = IntervalDriver(Counter())
     driver.deliver(("a", "", 10), ("b", "", 10), followed=True)
     driver.deliver(("a", "fail", 20), ("b", "", 20))
@@ -85,3 +85,28 @@ def test_weak_productions_of_gathered_records_are_sent_together() -> None:
     assert driver.sent() == []
     driver.deliver(("b", "", 10))
     assert [value for value, _ in driver.sent()] == ["a1", "b1"]
+
+
+class Wakes(Counter):
+    """Sets a timer for each record, and produces nothing."""
+
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
+        ctx.state += 1
+        ctx.set_timer(mw.Timestamp(1_000), record.value[1])
+
+    def process_timer(self, ctx: mw.Context[int], timer: mw.Timer) -> None:
+        del ctx.state
+
+
+@pytest.mark.guarantee("G10", section="6.1.3")
+def test_weak_work_without_productions_is_sealed_once() -> None:
+    """Its timers counted as productions. So each delivery was sealed by itself while an append was in flight."""
+    driver = IntervalDriver(Wakes(), strong=False)
+    driver.deliver(("a", "first", 10))
+    for number in range(3):
+        driver.deliver(("a", f"{number}", 10), ("b", f"{number}", 10))
+    assert driver.state.journal.sealed == 1
+    driver.commit()
+    assert driver.state.journal.sealed == 2
+    driver.commit()
+    assert states(driver) == {b"a": b"\x04", b"b": b"\x03"}

@@ -65,8 +65,6 @@ class WeakCommits:
         batch, queue = self._runner.batch, self.queue
         if not self._setup.scope.produced_bytes or batch.fired or batch.dead or batch.moved:
             return False
-        if self._setup.program.growing and not any(one._read or one._productions for one in batch.contexts.values()):
-            return False  # its bytes are those of changed pages
         if self._outbox.has_uncommitted:
             return False  # earlier productions are sent first (G15)
         if self._records + batch.records > self._setup.settings.batch_records:
@@ -75,7 +73,10 @@ class WeakCommits:
             return False
         last = queue[-1][0] if queue else in_flight
         # A commit without lasting effects is never appended and gives its number back. So no commit may follow it.
-        return self._open(in_flight) is not None or (last is not None and not self.keeps_nothing(last))
+        if self._open(in_flight) is None and (last is None or self.keeps_nothing(last)):
+            return False
+        # The bytes may be those of timers and of changed pages. Only productions are sent before the append.
+        return any(one._read or one._productions for one in batch.contexts.values())
 
     def _open(self, in_flight: Sealed | None) -> Sealed | None:
         """The queued commit that batches may join: the last, unless it is the next to be appended."""
