@@ -126,6 +126,18 @@ rewriting(
 )
 
 rewriting(
+    "small-deliveries-gathered",
+    "G8",
+    "a small delivery waits for no other one",
+    IntervalPump,
+    "len(delivery.keys) >= self._state.settings.gathered_from",
+    "True",
+    seeds=0,
+    test=f"{_GATHERED}::test_a_small_delivery_waits_for_no_other",
+    why="there deliveries of any size wait",
+)
+
+rewriting(
     "gathered-without-bounds",
     "G13",
     "a full batch waits for no records",

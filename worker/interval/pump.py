@@ -52,7 +52,7 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         """Do everything that is possible after ``event``, and report the output watermark."""
         out: list[IntervalEffect] = []
         if not self._skips_work(event):
-            self._gathers = type(event) is Delivery and event.followed
+            self._gathers = type(event) is Delivery and event.followed and self._is_large(event)
             self.work(out)
         out.extend(self._report())
         return out
@@ -163,6 +163,9 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         self._alarm = commits.next_alarm()
         if (retry := scheduler.next_retry()) is not None and (self._alarm is None or retry < self._alarm):
             self._alarm = retry
+
+    def _is_large(self, delivery: Delivery) -> bool:
+        return len(delivery.keys) >= self._state.settings.gathered_from
 
     @property
     def _waits_for_records(self) -> bool:

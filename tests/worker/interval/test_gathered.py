@@ -12,6 +12,9 @@ from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval.entry import decode_entry
 from tests.worker.interval.driver import IntervalDriver
 
+EACH = IntervalSettings(gathered_from=1)
+"""Deliveries of any size wait for the next one."""
+
 
 class Counter(mw.Computation[tuple[str, str], int]):
     """Counts its key's records, and produces each count."""
@@ -35,7 +38,7 @@ def states(driver: IntervalDriver) -> Any:
 
 @pytest.mark.guarantee("G1", "G2", section="6.1.1")
 def test_a_delivery_that_is_followed_shares_the_next_commit() -> None:
-    driver = IntervalDriver(Counter())
+    driver = IntervalDriver(Counter(), settings=EACH)
     driver.deliver(("a", "", 10), ("b", "", 10), followed=True)
     assert appends(driver) == 0
     driver.deliver(("a", "", 20), followed=True)
@@ -48,9 +51,16 @@ def test_a_delivery_that_is_followed_shares_the_next_commit() -> None:
     assert [value for value, _ in driver.sent()] == ["a1", "a2", "a3", "b1"]
 
 
+@pytest.mark.guarantee("G8", section="6.1.1")
+def test_a_small_delivery_waits_for_no_other() -> None:
+    driver = IntervalDriver(Counter(), settings=IntervalSettings(gathered_from=2))
+    driver.deliver(("a", "", 10), followed=True)
+    assert appends(driver) == 1
+
+
 @pytest.mark.guarantee("G13", section="6.1.1")
 def test_a_full_batch_waits_for_no_other_delivery() -> None:
-    driver = IntervalDriver(Counter(), settings=IntervalSettings(batch_records=2))
+    driver = IntervalDriver(Counter(), settings=IntervalSettings(batch_records=2, gathered_from=1))
     driver.deliver(("a", "", 10), followed=True)
     assert appends(driver) == 0
     driver.deliver(("b", "", 10), followed=True)
@@ -62,7 +72,7 @@ def test_a_full_batch_waits_for_no_other_delivery() -> None:
 @pytest.mark.guarantee("G8", section="6.1.1")
 @pytest.mark.parametrize("event", [m.Tick(), m.GroupWatermarks({"injector/in": 5}), m.Acknowledged(99, [])])
 def test_each_other_event_ends_the_wait(event: Any) -> None:
-    driver = IntervalDriver(Counter())
+    driver = IntervalDriver(Counter(), settings=EACH)
     driver.deliver(("a", "", 10), followed=True)
     driver.handle(event)
     assert appends(driver) == 1
@@ -70,7 +80,7 @@ def test_each_other_event_ends_the_wait(event: Any) -> None:
 
 @pytest.mark.guarantee("G1", "G8", section="6.1.1")
 def test_a_failing_hook_undoes_its_key_in_both_deliveries() -> None:
-    driver = IntervalDriver(Counter())
+    driver = IntervalDriver(Counter(), settings=EACH)
     driver.deliver(("a", "", 10), ("b", "", 10), followed=True)
     driver.deliver(("a", "fail", 20), ("b", "", 20))
     driver.commit_all()
@@ -80,7 +90,7 @@ def test_a_failing_hook_undoes_its_key_in_both_deliveries() -> None:
 
 @pytest.mark.guarantee("G10", section="6.1.3")
 def test_weak_productions_of_gathered_records_are_sent_together() -> None:
-    driver = IntervalDriver(Counter(), strong=False)
+    driver = IntervalDriver(Counter(), settings=EACH, strong=False)
     driver.deliver(("a", "", 10), followed=True)
     assert driver.sent() == []
     driver.deliver(("b", "", 10))
