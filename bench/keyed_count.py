@@ -20,7 +20,7 @@ from bench.topologies import LONG, SECOND, Count
 from millwheel import windows
 from millwheel.client.subscription import Subscription
 
-__all__ = ["FORMS", "Form", "collect", "measure"]
+__all__ = ["FORMS", "Form", "collect", "measure", "run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +71,17 @@ def measure(name: str, records: int, runs: int) -> list[Figure]:
     """
     form = FORMS[name]
     wanted = expected_results(records, form.keys, form.window)
-    found = [_run(form, records, wanted) for _ in range(runs)]
+    found = [run(form, records, wanted) for _ in range(runs)]
     rates = tuple(records / seconds for seconds, _ in found)
     spent = tuple(cpu / records * 1e6 for _, cpu in found)
     return [Figure(name, max(rates), "records/s", rates), Figure(f"{name}.cpu_us", min(spent), "µs", spent)]
 
 
-def _run(form: Form, records: int, wanted: int) -> tuple[float, float]:
-    """Seconds, and the server's CPU seconds."""
+def run(form: Form, records: int, wanted: int) -> tuple[float, float]:
+    """Run it once, on a fresh server. Returns the seconds, and the server's CPU seconds.
+
+    ``wanted``: the number of results. RuntimeError: the results are wrong.
+    """
     with tempfile.TemporaryDirectory(prefix="millwheel-bench-") as folder:
         server = ServerProcess(Path(folder), *(("--columns",) if form.columns else ()))
         try:

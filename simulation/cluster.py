@@ -75,7 +75,8 @@ def tuned(world: World) -> Iterator[None]:
     The bounds are small, so that a few records reach them.
     """
     tuning = world.plan.tuning
-    core = CoreSettings(**cast("dict[str, Any]", tuning["core"]))
+    # Deliveries of any size wait for the next one.
+    core = CoreSettings(gathered_from=1, **cast("dict[str, Any]", tuning["core"]))
 
     def core_of(**_: object) -> CoreSettings:
         process = PROCESS.get()

@@ -132,7 +132,8 @@ class Delivery:
     ``channel`` is chosen by the driver, to return the acknowledgement. ``token`` is the sender's number for the batch.
     ``order`` is None if the sender keeps no order, as injectors do. ``traces`` is None if it has no sampled record.
     ``waited`` is how long the oldest record had waited with its sender when this copy was sent, in microseconds.
-    ``span`` is how much later the newest one came to the sender; 0 if it does not say.
+    ``span`` is how much later the newest one came to the sender; 0 if it does not say. ``followed``: the driver brings
+    the receiving core another delivery next, as its next event.
     """
 
     consumer: IncarnationId
@@ -149,6 +150,7 @@ class Delivery:
     traces: RecordTraces | None = None
     waited: int = 0
     span: int = 0
+    followed: bool = False
 
 
 def split_ids(blob: bytes) -> list[bytes]:

@@ -10,7 +10,9 @@ from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.interval.commits.commits import CommitPipeline
 from millwheel.worker.interval.commits.sealing import Sealer
 from millwheel.worker.interval.hooks.blocked_keys import BlockedKeys
-from simulation.mutations.base import mutation, replace, rewrite
+from millwheel.worker.interval.pump import IntervalPump
+from millwheel.worker.process.run_queue import RunShare
+from simulation.mutations.base import mutation, replace, rewrite, rewriting
 
 __all__: list[str] = []
 
@@ -95,3 +97,54 @@ def hooks_at_once() -> None:
     """A key does not wait for its running asynchronous hook: its next record runs at the same time."""
     start = "self.running.start(key, context, item, coroutine)"
     rewrite(BlockedKeys, start, f"{start}\n    self._blocked.block(key, Wait.READY)")
+
+
+_GATHERED = "tests/worker/interval/test_gathered.py"
+
+rewriting(
+    "gathered-without-a-next",
+    "G8",
+    "a batch waits for the records of a delivery only if that is the next event",
+    RunShare.follows,
+    "return type(argument) is kind and found == call",
+    "return type(argument) is kind",
+    seeds=20,
+    test="tests/worker/test_host.py::test_no_delivery_is_followed_by_one_for_another_core",
+    why="the other core must be of the same topology, and then rest",
+)
+
+rewriting(
+    "gathered-while-others-come",
+    "G8",
+    "any event but a delivery ends the wait of a batch for records",
+    IntervalPump.rests,
+    "if self._checkpoints.rows.left or self._gathers:",
+    "if self._checkpoints.rows.left:",
+    seeds=0,
+    test=f"{_GATHERED}::test_each_other_event_ends_the_wait",
+    why="no other event comes there: the driver sees to it",
+)
+
+rewriting(
+    "small-deliveries-gathered",
+    "G8",
+    "a small delivery waits for no other one",
+    IntervalPump,
+    "len(delivery.keys) >= self._state.settings.gathered_from",
+    "True",
+    seeds=0,
+    test=f"{_GATHERED}::test_a_small_delivery_waits_for_no_other",
+    why="there deliveries of any size wait",
+)
+
+rewriting(
+    "gathered-without-bounds",
+    "G13",
+    "a full batch waits for no records",
+    IntervalPump,
+    "return self._gathers and not self._scheduler.runner.full()",
+    "return self._gathers",
+    seeds=0,
+    test=f"{_GATHERED}::test_a_full_batch_waits_for_no_other_delivery",
+    why="few of its batches are full",
+)

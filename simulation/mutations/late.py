@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from millwheel.worker.interval.hooks import runner
+from millwheel.worker.interval.hooks.runner import Runner
 from millwheel.worker.interval.intake import IntervalReceiver
-from simulation.mutations.base import mutation, replace
+from simulation.mutations.base import mutation, replace, rewriting
 
 __all__: list[str] = []
 
@@ -12,7 +13,17 @@ __all__: list[str] = []
 @mutation("G14", "a record behind the watermark is flagged as late")
 def unflagged() -> None:
     """No record is flagged as late for hooks."""
-    replace(runner, "Record", lambda made: lambda *columns: made(*columns[:-1], False))
+    replace(runner, "Record", lambda made: lambda *columns: made(*columns[:5], False, *columns[6:]))
+
+
+rewriting(
+    "usual-though-late",
+    "G14",
+    "only a delivery without a late record takes the way of usual records",
+    Runner,
+    "or receipt.held < clocks.watermark",
+    "or False",
+)
 
 
 @mutation(

@@ -506,7 +506,7 @@ rewriting(
     "values-of-dropped-records",
     "G1",
     "a record behind a late one that is dropped has its own value",
-    Runner.run_hooks,
+    Runner,
     "value = UNDECODED  #",
     "pass  #",
     seeds=0,

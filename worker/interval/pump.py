@@ -15,6 +15,7 @@ from millwheel.worker.interval.subjects import BLOCKED, hold_detail, hold_subjec
 from millwheel.worker.messages import (
     Acknowledged,
     Appended,
+    Delivery,
     GroupWatermarks,
     HooksSlow,
     IntervalEffect,
@@ -45,11 +46,14 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         """The wall-clock time of the next processing-time timer."""
         self._alarm: int | None = None
         """When blocked keys or commits need a Tick, a time of ``elapsed``."""
+        self._gathers = False
+        """Whether the batch waits for the records of the next delivery, which is the next event."""
 
     def run(self, event: IntervalEvent) -> list[IntervalEffect]:
         """Do everything that is possible after ``event``, and report the output watermark."""
         out: list[IntervalEffect] = []
         if not self._skips_work(event):
+            self._gathers = type(event) is Delivery and event.followed and self._is_large(event)
             if type(event) is Appended and self._rests_after_append():
                 self._end_step(out)
             else:
@@ -105,7 +109,7 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         state, clocks, timers = self._state, self._state.clocks, self._state.timers
         if state.intake.queue or state.blocked.keys or timers.ahead or timers.spilled.parts or self._commits.weak_queue:
             return False
-        if self._checkpoints.rows.left or self._checkpoints.rows.settling:
+        if self._checkpoints.rows.left or self._checkpoints.rows.settling or self._gathers:
             return False
         event, processing = timers.event_time.first_time, timers.processing_time.first_time
         if event is not None and event <= clocks.watermark:
@@ -157,7 +161,7 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
                 # The queue is empty and no append is in flight, so the watermark can advance and timers read from the
                 # store can be loaded now.
                 continue
-            began = commits.try_commit(out)
+            began = not self._waits_for_records and commits.try_commit(out)
             if began and commits.strong and self.rests():
                 break
             more = began or checkpoints.releasing != releasing
@@ -183,6 +187,20 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         self._alarm = commits.next_alarm()
         if (retry := scheduler.next_retry()) is not None and (self._alarm is None or retry < self._alarm):
             self._alarm = retry
+
+    def _is_large(self, delivery: Delivery) -> bool:
+        return len(delivery.keys) >= self._state.settings.gathered_from
+
+    @property
+    def _waits_for_records(self) -> bool:
+        """Whether the batch waits for more records before it is sealed.
+
+        A key that occurs in several deliveries has its state encoded and journaled once for all of them. So while the
+        next delivery is there already, the batch grows up to its limits.
+
+        Invariant (G8): the next event of this core is a delivery, and it ends the wait or finds the next one behind it.
+        """
+        return self._gathers and not self._scheduler.runner.full()
 
     def _run(self) -> None:
         self._scheduler.run(not self._commits.open_commit_full, not self._checkpoints.releasing)

@@ -48,8 +48,11 @@ class IntervalSettings:
     It has many attributes: each is one setting.
     """
 
-    batch_records: int = 8_192
+    batch_records: int = 16_384
     """Maximum records in one commit: some tens of milliseconds of hooks."""
+    gathered_from: int = 128
+    """The number of records from which on those of a delivery wait for the next one, if that is the next event. Fewer
+    have hardly a key in common, and their senders wait for each of them."""
     batch_bytes: int = 2 << 20
     """Approximate maximum of states and productions in one commit, far below what any store accepts in one write."""
     entry_bytes: int = MAX_ENTRY_BYTES

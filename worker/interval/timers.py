@@ -93,11 +93,12 @@ class TimerTable:
     - Every timer of the table with an effective hold has a stated hold there (G7).
     """
 
-    __slots__ = ("_buckets", "_by_key", "_domain", "_holds", "_size", "_stale", "_times", "first_time")
+    __slots__ = ("_buckets", "_by_key", "_domain", "_holds", "_processing", "_size", "_stale", "_times", "first_time")
 
     def __init__(self, holds: Holds, domain: TimeDomain) -> None:
         self._holds = holds
         self._domain = domain
+        self._processing = domain is TimeDomain.PROCESSING_TIME
         self._by_key: dict[bytes, dict[str, TimerSetting]] = {}
         self._buckets: dict[int, dict[tuple[bytes, str], None]] = {}
         self._times: list[int] = []
@@ -149,7 +150,10 @@ class TimerTable:
             timers = self._by_key[key] = {}
         previous = timers.get(tag)
         timers[tag] = setting
-        if (hold := effective_hold(setting, self._domain)) is not None:
+        # Most timers have no hold, and are in a bucket that is there. So calls are left out where nothing is to do.
+        if setting.hold is not None or self._processing:
+            hold = effective_hold(setting, self._domain)
+            assert hold is not None, "a timer in processing time holds at its cause"
             self._holds.begin(hold)
         if previous is None:
             self._size += 1
@@ -158,7 +162,11 @@ class TimerTable:
             if previous.at == setting.at:
                 return previous
             self._made_stale()
-        self.requeue(key, tag, setting.at)
+        bucket = self._buckets.get(setting.at)
+        if bucket is None:
+            self.requeue(key, tag, setting.at)
+        else:
+            bucket[key, tag] = None
         return previous
 
     def _end(self, setting: TimerSetting, ending: Hold | None) -> None:
@@ -206,7 +214,8 @@ class TimerTable:
         previous = self._remove(key, tag)
         if previous is not None:
             # Most are handed out. The slot of a blocked key's timer may still be there.
-            self.hand_out(key, tag, at)
+            if at in self._buckets:
+                self.hand_out(key, tag, at)
             self._end(previous, ending)
 
     def spill(self, key: bytes, tag: str) -> int | None:
@@ -269,6 +278,7 @@ class TimerTable:
         They stay in the table. The caller fires and cancels them, or returns them with ``requeue``.
         """
         due: list[tuple[int, bytes, str]] = []
+        by_key = self._by_key
         while self._times and self._times[0] <= upto and len(due) < limit:
             at = self._times[0]
             bucket = self._buckets[at]
@@ -279,13 +289,16 @@ class TimerTable:
             else:
                 for slot in slots:
                     del bucket[slot]
-            due.extend((at, key, tag) for key, tag in slots if self._stands(key, tag, at))
+            for key, tag in slots:  # as ``_stands`` says
+                timers = by_key.get(key)
+                if timers is not None and (setting := timers.get(tag)) is not None and setting.at == at:
+                    due.append((at, key, tag))
         self._find_first()
         return due
 
     def _stands(self, key: bytes, tag: str, at: int) -> bool:
-        timers = self._by_key.get(key)
-        return timers is not None and tag in timers and timers[tag].at == at
+        setting = self.get(key, tag)
+        return setting is not None and setting.at == at
 
     def _made_stale(self) -> None:
         """Count a stale slot, and sweep when there may be more stale slots than timers.

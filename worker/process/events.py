@@ -130,6 +130,8 @@ class EventHost(ABC):
         if self.closed:
             return
         began = perf_counter()
+        if type(event) is Delivery:
+            event.followed = self._queue.follows(self._handle, Delivery)
         if type(event) is Opened:
             with without_garbage_collection():
                 self._step(event)

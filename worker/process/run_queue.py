@@ -58,6 +58,13 @@ class RunShare:
         if not self.ready:
             self._queue.enter(self)
 
+    def follows(self, call: Callable[[Any], None], kind: type) -> bool:
+        """Whether the next call of the share is ``call`` with an argument of that class."""
+        if not self.calls:
+            return False
+        found, argument = self.calls[0]
+        return type(argument) is kind and found == call
+
 
 class RunQueue:
     """Runs posted calls on the event loop. A call that raises is logged, and the next one runs.

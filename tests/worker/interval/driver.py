@@ -97,9 +97,14 @@ class IntervalDriver(SingleCoreDriver[Any, Any]):
         self.waiting.append(effect)
 
     def deliver(
-        self, *records: tuple[str, str, int], watermark: int | None = None, waited: int = 0, span: int = 0
+        self,
+        *records: tuple[str, str, int],
+        watermark: int | None = None,
+        waited: int = 0,
+        span: int = 0,
+        followed: bool = False,
     ) -> m.Delivery:
-        """Deliver (key, what, timestamp) records together."""
+        """Deliver (key, what, timestamp) records together. ``followed``: another delivery comes next."""
         first = self.position
         self.position += len(records)
         sender = Sender("injector/in/p", 1, None, INJECTOR, watermark)
@@ -108,6 +113,7 @@ class IntervalDriver(SingleCoreDriver[Any, Any]):
             PositionIds("in/p", 0, list(range(first, self.position))),
             [key.encode() for key, _, _ in records], [msgspec.msgpack.encode((key, what)) for key, what, _ in records],
             [stamp for _, _, stamp in records], self.position, waited=waited, span=span,
+            followed=followed,
         )  # fmt: skip
         self.handle(delivery)
         for check in self.take(m.CheckSequence):

@@ -11,7 +11,7 @@ trust the row.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Final
 
 from millwheel.model.page_keys import is_page_key
@@ -133,15 +133,20 @@ class CellCache:
         self.bytes_held += len(key) + len(encoded) * DECODED_FACTOR + CELL_OVERHEAD_BYTES
         return cell
 
-    def changed(self, states: Iterable[tuple[bytes, bytes]], commit: int) -> None:
+    def changed(self, states: Sequence[tuple[bytes, bytes]], commit: int, known: Sequence[KeyCell] = ()) -> None:
         """Store the encoded states of commit ``commit``. Their rows are behind now.
 
         A page that is new, or that is deleted without having been read, has no cell yet. Nor has a key in a takeover.
+
+        Args:
+            states: By key.
+            commit: Its number.
+            known: The cells of the first of them, in their order, as the hooks' contexts have them.
         """
-        dirty = self._dirty
+        dirty, find = self._dirty, self.find
+        cells = [*known, *(find(key) or self.insert(key, b"") for key, _ in states[len(known) :])]
         grown = more = 0
-        for key, encoded in states:
-            cell = self.find(key) or self.insert(key, b"")
+        for (_, encoded), cell in zip(states, cells, strict=True):
             grown += len(encoded) - len(cell.encoded)
             cell.encoded = encoded
             if not cell.dirty:

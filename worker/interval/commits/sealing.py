@@ -69,6 +69,8 @@ class Sealed:
         """The number of timers that it has set."""
         self.joined: dict[tuple[bytes, bool, str], TimerRow] | None = None
         """The timers that it leaves set, by key, domain and tag. None until a batch with timers has joined."""
+        self.repeats = False
+        """Whether its entry may have several states of a key: a batch has joined it. The last one counts."""
 
     @property
     def timers_set(self) -> list[TimerRow]:
@@ -114,6 +116,7 @@ class Sealer:
         bare = encode if plain is None else plain.encode
         exact = None if plain is None else plain.exact
         changed: list[tuple[bytes, bytes]] = []
+        cells: list[Any] = []
         broken: list[tuple[bytes, Exception]] = []
         for key, context in batch.contexts.items():
             cell = context._cell
@@ -140,8 +143,10 @@ class Sealer:
                 broken.append((key, TooLargeError(what, len(encoded), MAX_STATE_BYTES, _SMALLER_STATES)))
             else:
                 changed.append((key, encoded))
+                cells.append(cell)
         for key, reason in broken:
             self._failed(key, reason)
+        batch.changed = cells
         if self._setup.program.growing:
             changed += self._pages.changed(batch.contexts, batch.fired)
         return changed
@@ -176,7 +181,7 @@ class Sealer:
         if batch.hold is not None:
             sealed.hold = joined(sealed.hold, batch.hold)
         sealed.consumed += consumed
-        self._cells.changed(changed, sealed.commit)
+        self._cells.changed(changed, sealed.commit, batch.changed)
         if self._setup.program.growing:
             self._pages.settle(batch.contexts)
         changes, first = self._timer_changes, sealed.commit << INDEX_BITS
@@ -200,7 +205,9 @@ class Sealer:
             if context._timers is not None:
                 ending = self._ending(sealed)
                 changes.apply(key, context._timers, first, first | sealed.timers, ending, timers, cleared)
-            if others := rows_behind(context, reads_in_runs):
+            if (context._productions is not None or context._read is not None) and (
+                others := rows_behind(context, reads_in_runs)
+            ):
                 producing.append((key, others))
             if context._hold is not UNSET:
                 holds.append((key, changes.apply_hold(key, context._hold, self._ending(sealed))))

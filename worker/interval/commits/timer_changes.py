@@ -66,23 +66,24 @@ class TimerChanges:
                 if known or (spilled.parts and spilled.void(key, domain, tag, commit)):
                     cleared.append((key, processing, tag))
                 continue
-            previous = tables[domain].get(key, tag)
-            hold = setting.hold
-            if held_at(setting, domain) < self._output.value:
+            table = tables[domain]
+            previous, hold, at = table.get(key, tag), setting.hold, setting.at
+            held = at if hold is None and not processing else held_at(setting, domain)
+            if held < self._output.value:
                 # A hold below the reported watermark has no effect. The hold becomes the cause's timestamp: what a late
                 # record causes is late. What a source reads has no cause. So its hold keeps the watermark where it is.
                 hold = min(self._output.value, LAST_TIMESTAMP) if self._feeds else setting.cause
-            if previous is not None and (previous.at, previous.hold) == (setting.at, hold) and not processing:
+            if previous is not None and not processing and previous.at == at and previous.hold == hold:
                 # The timer is unchanged, as when each record of a window sets it. Nothing is journaled.
                 continue
             origin = first + len(rows)
-            setting = TimerSetting(setting.at, hold, setting.cause, origin)
-            tables[domain].set(key, tag, setting, ending)
+            cause = setting.cause
+            table.set(key, tag, TimerSetting(at, hold, cause, origin), ending)
             if not processing:
-                self._timers.note_due(key, setting.at)
+                self._timers.note_due(key, at)
             if previous is None and spilled.parts:
                 spilled.void(key, domain, tag, origin)
-            rows.append((key, processing, tag, setting.at, hold, setting.cause, origin))
+            rows.append((key, processing, tag, at, hold, cause, origin))
 
     def apply_hold(self, key: bytes, stated: tuple[int, int] | None, ending: Hold) -> int | None:
         """Set or end (None) the key's stated hold: a timestamp, and that of its cause. Returns the hold."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import Final
 
 from msgspec.structs import replace
@@ -55,16 +56,15 @@ class WeakCommits:
         """The commits, each with its deadline by ``elapsed``: one, and an open commit behind it. Together they have no
         more records than one batch may have."""
         self._records = 0
-        self.acked: deque[tuple[list[tuple[str, int, IncarnationId]], Hold]] = deque()
-        """ACKs of stored weak productions that no commit has journaled, grouped by answer, each group with its hold."""
+        self.acked: deque[tuple[str, list[tuple[int, IncarnationId]], Hold]] = deque()
+        """ACKs of stored weak productions that no commit has journaled, grouped by answer: the sequence, (position,
+        consumer) of each, and the hold of the group."""
 
     def may_join(self, in_flight: Sealed | None) -> bool:
         """Whether a batch may be sealed behind other commits, so that its weak productions are sent."""
         batch, queue = self._runner.batch, self.queue
         if not self._setup.scope.produced_bytes or batch.fired or batch.dead or batch.moved:
             return False
-        if self._setup.program.growing and not any(one._read or one._productions for one in batch.contexts.values()):
-            return False  # its bytes are those of changed pages
         if self._outbox.has_uncommitted:
             return False  # earlier productions are sent first (G15)
         if self._records + batch.records > self._setup.settings.batch_records:
@@ -73,7 +73,10 @@ class WeakCommits:
             return False
         last = queue[-1][0] if queue else in_flight
         # A commit without lasting effects is never appended and gives its number back. So no commit may follow it.
-        return self._open(in_flight) is not None or (last is not None and not self.keeps_nothing(last))
+        if self._open(in_flight) is None and (last is None or self.keeps_nothing(last)):
+            return False
+        # The bytes may be those of timers and of changed pages. Only productions are sent before the append.
+        return any(one._read or one._productions for one in batch.contexts.values())
 
     def _open(self, in_flight: Sealed | None) -> Sealed | None:
         """The queued commit that batches may join: the last, unless it is the next to be appended."""
@@ -88,7 +91,7 @@ class WeakCommits:
         """
         batch, sealer, sealed = self._runner.batch, self._sealer, self._open(in_flight)
         records = sum(len(indexes) for _, indexes in batch.consumed)
-        size = batch.size + self._setup.scope.produced_bytes + sum(len(encoded) for _, encoded in changed)
+        size = batch.size + self._setup.scope.produced_bytes + sum(map(len, map(itemgetter(1), changed)))
         if sealed is None:
             sealed = sealer.seal(self._runner.take_batch(), changed, stored_first=False)
             outbound = sealed.outbound
@@ -111,6 +114,7 @@ class WeakCommits:
         entry, outbound = self._sealer.apply(sealed, self._runner.take_batch(), changed)
         sealed.outbound += outbound
         before.states.extend(entry.states)
+        sealed.repeats = True
         before.holds.extend(entry.holds)
         before.productions.extend(entry.productions)
         if entry.timers_set or entry.timers_cleared:
@@ -155,43 +159,50 @@ class WeakCommits:
                 # From here on the journal tracks the ACKs, because a takeover would send these records again.
                 outbound.awaited = None
         sealed.unacked = set()
-        acked, holds = self._take_acked()
-        for hold in holds:
-            sealed.hold = joined(sealed.hold, hold)
+        acked, inherited = self._take_acked(sealed)
         sealed.entry = replace(
             entry,
-            states=list(dict(entry.states).items()),
+            states=list(dict(entry.states).items()) if sealed.repeats else entry.states,
             timers_set=sealed.timers_set,
             productions=entry.productions if sealed.stored_first else _by_position(stragglers),
             ids=self._sealer.take_ids(sealed),
-            acked=[(position, consumer) for sequence, position, consumer in acked if not sequence],
-            acked_inherited=[one for one in acked if one[0]],
+            acked=acked,
+            acked_inherited=inherited,
         )
         return sealed.entry
 
-    def _take_acked(self) -> tuple[list[tuple[str, int, IncarnationId]], list[Hold]]:
-        """The ACKs that fit into one entry, with their holds. The others wait for the next entry."""
-        rows: list[tuple[str, int, IncarnationId]] = []
-        holds: list[Hold] = []
-        while self.acked and (not rows or len(rows) + len(self.acked[0][0]) <= MAX_ACKS_PER_ENTRY):
-            taken, hold = self.acked.popleft()
-            rows += taken
-            holds.append(hold)
-        return rows, holds
+    def _take_acked(self, sealed: Sealed) -> tuple[list[tuple[int, str]], list[tuple[str, int, str]]]:
+        """The ACKs that fit into one entry: own ones, and those of parents' productions. The others wait for the next.
+
+        The commit takes over their holds.
+        """
+        own: list[tuple[int, str]] = []
+        inherited: list[tuple[str, int, str]] = []
+        while self.acked and (not (taken := len(own) + len(inherited)) or self._fits(taken)):
+            sequence, rows, hold = self.acked.popleft()
+            if sequence:
+                inherited += ((sequence, position, consumer) for position, consumer in rows)
+            else:
+                own += rows
+            sealed.hold = joined(sealed.hold, hold)
+        return own, inherited
+
+    def _fits(self, taken: int) -> bool:
+        return taken + len(self.acked[0][1]) <= MAX_ACKS_PER_ENTRY
 
     def acknowledged(self, outbound: ProductionBatch, remaining: Sequence[int]) -> None:
         """The records of a stored outbound batch are ACKed, except the indexes ``remaining``."""
-        keep, name, consumer = set(remaining), outbound.sequence, outbound.consumer
-        rows = [(name, outbound.positions[index], consumer) for index in outbound.indexes() if index not in keep]
+        keep, consumer, positions = set(remaining), outbound.consumer, outbound.positions
+        rows = [(positions[index], consumer) for index in outbound.indexes() if index not in keep]
         if rows:
-            self.acked.append((rows, self._holds.open(outbound.held)))
+            self.acked.append((outbound.sequence, rows, self._holds.open(outbound.held)))
 
     def holds(self) -> Iterator[Hold]:
         """The holds of the queued commits, and of ACKs that no commit has taken."""
         for sealed, _ in self.queue:
             if sealed.hold is not None:
                 yield sealed.hold
-        for _, hold in self.acked:
+        for _, _, hold in self.acked:
             yield hold
 
 

@@ -136,13 +136,14 @@ class Firing:
                 # Popped timers are in no bucket, so their bucket does not hold the watermark. The batch does.
                 runner.batch.hold = self._holds.covering(runner.batch.hold, due[0][0])
             fired, began = 0, self._setup.meter.clock()
+            blocked, contexts = self._blocked.keys, runner.batch.contexts
             for at, key, tag in due:
                 timer = at, domain, tag
-                if key in self._blocked.keys:
+                if key in blocked:
                     self.postpone(key, timer)
                 elif runner.full():
                     table.requeue(key, tag, at)
-                elif self.may_fire(key, timer):
+                elif key not in contexts or self.may_fire(key, timer):
                     fired += self.fire(key, timer)
                 else:
                     self._blocked.block(key, Wait.READY)
@@ -319,8 +320,12 @@ class Firing:
         It uses the larger of its hold and the input watermark. If the input has ended, it uses its hold. The hook may
         state others.
         """
-        hold = effective_hold(setting, domain)
         processing = domain is TimeDomain.PROCESSING_TIME
+        if not processing and setting.hold is None and setting.at <= LAST_TIMESTAMP and not self._holds.of_keys:
+            context._stamp = context._cause = context._earliest = setting.at
+            context._origin = setting.origin
+            return
+        hold = effective_hold(setting, domain)
         at = self._clocks.watermark_of(key) if processing else setting.at
         if processing and at == MAX_TIMESTAMP and hold is not None:
             at = hold

@@ -1,0 +1,122 @@
+"""Deliveries that are there already share a commit, so that a key's state is stored once for all of them (6.1.1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import millwheel as mw
+from millwheel.worker import messages as m
+from millwheel.worker.interval import IntervalSettings
+from millwheel.worker.interval.entry import decode_entry
+from tests.worker.interval.driver import IntervalDriver
+
+EACH = IntervalSettings(gathered_from=1)
+"""Deliveries of any size wait for the next one."""
+
+
+class Counter(mw.Computation[tuple[str, str], int]):
+    """Counts its key's records, and produces each count."""
+
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
+        if record.value[1] == "fail":
+            raise ValueError("as asked")
+        ctx.state += 1
+        ctx.produce("out", f"{ctx.key}{ctx.state}")
+
+
+def appends(driver: IntervalDriver) -> int:
+    """How many entries wait for their append."""
+    return sum(isinstance(one, m.AppendEntry) for one in driver.waiting)
+
+
+def states(driver: IntervalDriver) -> Any:
+    """The states of the last entry."""
+    return dict(decode_entry(driver.entries[-1], "the last").states)
+
+
+@pytest.mark.guarantee("G1", "G2", section="6.1.1")
+def test_a_delivery_that_is_followed_shares_the_next_commit() -> None:
+    driver = IntervalDriver(Counter(), settings=EACH)
+    driver.deliver(("a", "", 10), ("b", "", 10), followed=True)
+    assert appends(driver) == 0
+    driver.deliver(("a", "", 20), followed=True)
+    assert appends(driver) == 0
+    driver.deliver(("a", "", 30))
+    assert appends(driver) == 1
+    driver.commit()
+    assert states(driver) == {b"a": b"\x03", b"b": b"\x01"}
+    assert len(driver.take(m.Acknowledge)) == 3
+    assert [value for value, _ in driver.sent()] == ["a1", "a2", "a3", "b1"]
+
+
+@pytest.mark.guarantee("G8", section="6.1.1")
+def test_a_small_delivery_waits_for_no_other() -> None:
+    driver = IntervalDriver(Counter(), settings=IntervalSettings(gathered_from=2))
+    driver.deliver(("a", "", 10), followed=True)
+    assert appends(driver) == 1
+
+
+@pytest.mark.guarantee("G13", section="6.1.1")
+def test_a_full_batch_waits_for_no_other_delivery() -> None:
+    driver = IntervalDriver(Counter(), settings=IntervalSettings(batch_records=2, gathered_from=1))
+    driver.deliver(("a", "", 10), followed=True)
+    assert appends(driver) == 0
+    driver.deliver(("b", "", 10), followed=True)
+    assert appends(driver) == 1
+    driver.commit()
+    assert states(driver) == {b"a": b"\x01", b"b": b"\x01"}
+
+
+@pytest.mark.guarantee("G8", section="6.1.1")
+@pytest.mark.parametrize("event", [m.Tick(), m.GroupWatermarks({"injector/in": 5}), m.Acknowledged(99, [])])
+def test_each_other_event_ends_the_wait(event: Any) -> None:
+    driver = IntervalDriver(Counter(), settings=EACH)
+    driver.deliver(("a", "", 10), followed=True)
+    driver.handle(event)
+    assert appends(driver) == 1
+
+
+@pytest.mark.guarantee("G1", "G8", section="6.1.1")
+def test_a_failing_hook_undoes_its_key_in_both_deliveries() -> None:
+    driver = IntervalDriver(Counter(), settings=EACH)
+    driver.deliver(("a", "", 10), ("b", "", 10), followed=True)
+    driver.deliver(("a", "fail", 20), ("b", "", 20))
+    driver.commit_all()
+    held = {key: cell.encoded for key, cell in driver.state.cells.items()}
+    assert held == {b"a": b"\x01", b"b": b"\x02"}
+
+
+@pytest.mark.guarantee("G10", section="6.1.3")
+def test_weak_productions_of_gathered_records_are_sent_together() -> None:
+    driver = IntervalDriver(Counter(), settings=EACH, strong=False)
+    driver.deliver(("a", "", 10), followed=True)
+    assert driver.sent() == []
+    driver.deliver(("b", "", 10))
+    assert [value for value, _ in driver.sent()] == ["a1", "b1"]
+
+
+class Wakes(Counter):
+    """Sets a timer for each record, and produces nothing."""
+
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
+        ctx.state += 1
+        ctx.set_timer(mw.Timestamp(1_000), record.value[1])
+
+    def process_timer(self, ctx: mw.Context[int], timer: mw.Timer) -> None:
+        del ctx.state
+
+
+@pytest.mark.guarantee("G10", section="6.1.3")
+def test_weak_work_without_productions_is_sealed_once() -> None:
+    """Its timers counted as productions. So each delivery was sealed by itself while an append was in flight."""
+    driver = IntervalDriver(Wakes(), strong=False)
+    driver.deliver(("a", "first", 10))
+    for number in range(3):
+        driver.deliver(("a", f"{number}", 10), ("b", f"{number}", 10))
+    assert driver.state.journal.sealed == 1
+    driver.commit()
+    assert driver.state.journal.sealed == 2
+    driver.commit()
+    assert states(driver) == {b"a": b"\x04", b"b": b"\x03"}
