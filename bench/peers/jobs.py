@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ import msgspec
 from bench.peers.environments import BYTEWAX, FLINK, connector_jar
 from deploy.local.child import ChildProcess, free_ports
 
-__all__ = ["Bytewax", "Flink", "Job", "Peer", "Started"]
+__all__ = ["Bytewax", "Flink", "Job", "Peer", "Started", "java_version", "program_environment", "started_by"]
 
 _PROGRAMS: Final = Path(__file__).with_name("programs")
 
@@ -56,6 +56,12 @@ class Started(Protocol):
     def check(self) -> None:
         """RuntimeError with its last words if it has ended."""
 
+    async def crash(self) -> None:
+        """SIGKILL all processes that have records."""
+
+    async def restart(self) -> None:
+        """Start it again after a crash, as its documentation says. Nothing, if its own supervisor does that."""
+
 
 class Peer(Protocol):
     """A system that is measured."""
@@ -83,13 +89,25 @@ class Peer(Protocol):
 
 @dataclass(slots=True)
 class _Programs:
-    """The processes of a system that is started with its job."""
+    """The processes of a system that is started with its job. ``make`` makes those of each start."""
 
+    make: Callable[[], list[ChildProcess]]
     processes: list[ChildProcess] = field(default_factory=list)
 
     async def start(self) -> None:
+        self.processes = self.make()
         for process in self.processes:
             process.start()
+
+    async def crash(self) -> None:
+        self.kill()
+
+    async def restart(self) -> None:
+        await self.start()
+
+    def kill(self) -> None:
+        for process in self.processes:
+            process.kill()
 
     def check(self) -> None:
         for process in self.processes:
@@ -97,7 +115,17 @@ class _Programs:
                 raise RuntimeError(f"it has ended (exit code {process.exit_code}): {process.last_lines(15)}")
 
 
-def _environment(job: Job, more: Mapping[str, str]) -> dict[str, str]:
+@asynccontextmanager
+async def started_by(make: Callable[[], list[ChildProcess]]) -> AsyncIterator[Started]:
+    """A system whose processes start with the job, and end with the block. ``make`` makes those of each start."""
+    programs = _Programs(make)
+    try:
+        yield programs
+    finally:
+        programs.kill()
+
+
+def program_environment(job: Job, more: Mapping[str, str]) -> dict[str, str]:
     """Of a program of another system. It does not see this checkout."""
     temporary = Path(job.place) / "tmp"
     temporary.mkdir(parents=True, exist_ok=True)
@@ -125,8 +153,7 @@ class Flink:
         connector_jar()
 
     def versions(self) -> dict[str, str]:
-        java = subprocess.run([_java(), "-version"], capture_output=True, text=True, check=True).stderr
-        return {**FLINK.versions(), "connector": connector_jar().stem, "java": java.splitlines()[0]}
+        return {**FLINK.versions(), "connector": connector_jar().stem, "java": java_version(_java())}
 
     def settings(self, job: Job) -> dict[str, str]:
         place = Path(job.place).as_uri()
@@ -149,15 +176,18 @@ class Flink:
 
     @asynccontextmanager
     async def ready(self, job: Job) -> AsyncIterator[Started]:
+        async with started_by(lambda: [self._process(job)]) as started:
+            yield started
+
+    def _process(self, job: Job) -> ChildProcess:
+        """The program, which goes on from the newest checkpoint if there is one."""
         place = Path(job.place)
-        given = msgspec.structs.replace(job, settings=self.settings(job))
+        done = sorted(place.glob("checkpoints/*/chk-*/_metadata"), key=lambda one: one.stat().st_mtime_ns)
+        resumed = {"execution.state-recovery.path": done[-1].parent.as_uri()} if done else {}
+        given = msgspec.structs.replace(job, settings={**self.settings(job), **resumed})
         more = {"JVM_ARGS": "-Xmx2g", "FLINK_LOG_DIR": str(place)}
         command = [str(FLINK.python), str(_PROGRAMS / self.program)]
-        process = ChildProcess(command, place / "flink.log", _environment(given, more))
-        try:
-            yield _Programs([process])
-        finally:
-            process.kill()
+        return ChildProcess(command, place / "flink.log", program_environment(given, more))
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +215,7 @@ class Bytewax:
         place = Path(job.place)
         recovery = place / "recovery"
         recovery.mkdir(parents=True)
-        environment = _environment(job, {})
+        environment = program_environment(job, {})
         partitions = ChildProcess(
             [str(BYTEWAX.python), "-m", "bytewax.recovery", str(recovery), str(job.processes)],
             place / "recovery.log",
@@ -202,11 +232,8 @@ class Bytewax:
             ChildProcess(_bytewax(job, recovery, number, addresses), place / f"bytewax-{number}.log", environment)
             for number in range(job.processes)
         ]
-        try:
-            yield _Programs(processes)
-        finally:
-            for process in processes:
-                process.kill()
+        async with started_by(lambda: processes) as started:
+            yield started
 
 
 def _bytewax(job: Job, recovery: Path, number: int, addresses: list[str]) -> list[str]:
@@ -219,3 +246,8 @@ def _bytewax(job: Job, recovery: Path, number: int, addresses: list[str]) -> lis
 def _java() -> str:
     home = os.environ.get("JAVA_HOME", "")
     return str(Path(home) / "bin" / "java") if home else "java"
+
+
+def java_version(java: str) -> str:
+    """What this runtime of Java says of itself."""
+    return subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr.splitlines()[0]

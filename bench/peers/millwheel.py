@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -27,15 +27,23 @@ _PROGRAM: Final = "bench.kafka_count.program"
 
 @dataclass(slots=True)
 class _Submitted:
-    """A server that runs, and gets the topology."""
+    """A server that runs, and gets the topology. ``kill`` and ``again`` are for a crash, and what follows it."""
 
     address: str
+    kill: Callable[[], None]
+    again: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
         await asyncio.to_thread(submit, self.address, "counted", _PROGRAM)
 
     def check(self) -> None:
         """The service manager starts what ends, and the run's limit ends one that does not come to its end."""
+
+    async def crash(self) -> None:
+        self.kill()
+
+    async def restart(self) -> None:
+        await asyncio.to_thread(self.again)
 
 
 @contextmanager
@@ -77,7 +85,7 @@ class DevServer:
         with _given(job):
             server = await asyncio.to_thread(ServerProcess, Path(job.place))
             try:
-                yield _Submitted(server.address)
+                yield _Submitted(server.address, server.kill, server.start)
             finally:
                 await asyncio.to_thread(server.stop)
 
@@ -108,4 +116,10 @@ class Cluster:
         with _given(job):
             daemons = Daemons(place, settings, say, masters=1, authorities=1, workers=job.processes)
             async with members, nodes, daemons:
-                yield _Submitted(daemons.address)
+                yield _Submitted(daemons.address, lambda: _kill_workers(daemons, job.processes))
+
+
+def _kill_workers(daemons: Daemons, count: int) -> None:
+    """SIGKILL all workers. Their supervisor starts them again after a second."""
+    for number in range(1, count + 1):
+        daemons.kill(f"worker {number}")
