@@ -216,6 +216,11 @@ bench-peers: components ## Kafka to Kafka by MillWheel and six other systems by 
 	@$(COMPILE)
 	@$(RUN) python -m bench.peers $(ARGS)
 
+.PHONY: bench-nexmark
+bench-nexmark: components ## The queries of Nexmark by MillWheel, PyFlink and Bytewax by turns (ARGS="--only millwheel --queries q5,q7")
+	@$(COMPILE)
+	@$(RUN) python -m bench.nexmark $(ARGS)
+
 .PHONY: bench-full
 bench-full: components ## Measure all figures of docs/performance.md, and put them into the page (ARGS="--only cache")
 	@$(COMPILE)

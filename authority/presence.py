@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import logging
-
-from millwheel.coordination.contract import Coordinator, CoordinatorError, LeaseExpiredError, Put
+from millwheel.coordination.contract import Coordinator, LeaseExpiredError
+from millwheel.coordination.leased_key import RENEWALS, LeasedKey
 from millwheel.model.catalog_keys import candidate_key
 
 __all__ = ["Presence"]
-
-log = logging.getLogger("millwheel.authority")
-
-_RENEWALS = 3
-"""Renewals in one time to live. Two may fail before the lease ends."""
 
 
 class Presence:
     """The registration of a candidate. Only the order in which candidates compete depends on it."""
 
     def __init__(self, coordinator: Coordinator, name: str, ttl: float) -> None:
-        self._coordinator = coordinator
-        self._put = (candidate_key(name), name.encode())
+        self._key = LeasedKey(coordinator, candidate_key(name), ttl)
+        self._name = name
         self._ttl = ttl
-        self._lease = 0
         self._renew_at = 0.0
 
     async def update(self, present: bool, now: float) -> None:
@@ -33,28 +26,21 @@ class Presence:
         if not present:
             await self.end()
             return
-        if self._lease and now < self._renew_at:
+        if self._key.written and now < self._renew_at:
             return
         try:
-            if self._lease:
-                await self._coordinator.keep_alive(self._lease)
+            if self._key.written:
+                await self._key.renew()
             else:
-                lease = await self._coordinator.grant_lease(self._ttl)
-                await self._coordinator.transact((), [Put(*self._put, lease)])
-                self._lease = lease
+                await self._key.write(self._name.encode())
         except LeaseExpiredError:
             # The lease ran out while the coordinator or this process was away. The next call, after
             # ``CandidateSettings.poll`` seconds, registers again. The leases of served shards are separate:
             # ``Leadership`` notices their end by itself.
             await self.end()
             return
-        self._renew_at = now + self._ttl / _RENEWALS
+        self._renew_at = now + self._ttl / RENEWALS
 
     async def end(self) -> None:
         """Deregister. If the coordinator cannot be reached, the registration ends with the lease."""
-        lease, self._lease = self._lease, 0
-        if lease:
-            try:
-                await self._coordinator.revoke_lease(lease)
-            except CoordinatorError as error:
-                log.info("a candidate's registration ends by its lease alone: %s", error)
+        await self._key.end()

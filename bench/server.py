@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -88,7 +88,11 @@ def server(*options: str) -> Iterator[str]:
             process.stop()
 
 
-def submit(address: str, name: str, module: str = "bench.topologies") -> None:
-    """Submit a topology of a module. It imports nothing of this project but ``millwheel``, as those of users."""
+def submit(address: str, name: str, module: str = "bench.topologies", *, include: Sequence[str] = ()) -> None:
+    """Submit a topology of a module. It imports nothing of this project but ``millwheel``, as those of users.
+
+    ``include``: further packages that it imports.
+    """
     command = [_MILLWHEEL, "topology", "submit", f"{module}:{name}", "--address", address, "--wait", "60"]
+    command += [f"--include={package}" for package in include]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=120)

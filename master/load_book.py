@@ -22,6 +22,7 @@ __all__ = [
     "LoadBook",
     "WorkerReport",
     "divide",
+    "merged_columns",
     "merged_hooks",
     "merged_traffic",
 ]
@@ -95,6 +96,7 @@ class LoadBook:
     """The newest report of each worker, and of each interval by its journal.
 
     Pages ask each second for what follows from all intervals. It is kept until a report comes or the catalog changes.
+    It has many methods: each answers one question of pages, balancing or health.
     """
 
     def __init__(self) -> None:
@@ -141,6 +143,12 @@ class LoadBook:
         hooks = [one for worker in self.workers.values() for one in worker.load.hooks if one.topology == topology]
         names = sorted({one.computation for one in hooks})
         return {name: merged_hooks(one.time for one in hooks if one.computation == name) for name in names}
+
+    def columns(self, topology: str) -> list[wire.ComputationColumns]:
+        """Return how the records of the computations of a topology run, by name, as the running workers say."""
+        parts = [one for worker in self.workers.values() for one in worker.load.columns if one.topology == topology]
+        names = sorted({one.computation for one in parts})
+        return [merged_columns(one for one in parts if one.computation == name) for name in names]
 
     def appends(self) -> tuple[float, float]:
         """Return the commits that all workers' intervals append in a second, and their mean time in seconds."""
@@ -288,7 +296,17 @@ def merged_hooks(parts: Iterable[wire.HookTime]) -> list[wire.HookTime]:
         one.seconds += part.seconds
         one.failures += part.failures
         one.blocked += part.blocked
+        one.by_columns += part.by_columns
+        one.oversized += part.oversized
     return [whole[hook] for hook in sorted(whole)]
+
+
+def merged_columns(parts: Iterable[wire.ComputationColumns]) -> wire.ComputationColumns:
+    """How the records of a computation run in several processes. There is a process.
+
+    If they differ, it is what keeps most of the work from columns: a worker may have other settings or another version.
+    """
+    return max(parts, key=lambda one: (bool(one.by_records), sum(bool(each.by_values) for each in one.inputs)))
 
 
 def merged_traffic(parts: Iterable[wire.ComputationTraffic]) -> wire.ComputationTraffic:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from millwheel.master.load_book import LoadBook, merged_hooks, merged_traffic
+from millwheel.master.load_book import LoadBook, merged_columns, merged_hooks, merged_traffic
 from millwheel.model.catalog import Catalog, outputs_of
 from millwheel.model.connector_parts import connector_parts
 from millwheel.model.incarnation import IncarnationId, injector_group
@@ -36,11 +36,14 @@ class OverviewRows:
         self._failures = {(one.topology, one.computation): one for one in failures}
         self._hooks: dict[tuple[str, str], list[inspection.HookTime]] = {}
         self._traffic: dict[tuple[str, str], list[inspection.ComputationTraffic]] = {}
+        self._columns: dict[tuple[str, str], list[inspection.ComputationColumns]] = {}
         for worker in book.workers.values():
             for hook in worker.load.hooks:
                 self._hooks.setdefault((hook.topology, hook.computation), []).append(hook.time)
             for part in worker.load.traffic:
                 self._traffic.setdefault((part.topology, part.computation), []).append(part)
+            for use in worker.load.columns:
+                self._columns.setdefault((use.topology, use.computation), []).append(use)
         self._written: dict[str, list[str]] = {}
         self._read: dict[str, list[str]] = {}
         for name, record in sorted(known.topologies.items()):
@@ -74,6 +77,7 @@ class OverviewRows:
     ) -> wire.ComputationOverview:
         topology, incarnation = record.spec.name, IncarnationId(record.incarnations[spec.name])
         traffic = merged_traffic(self._traffic.get((topology, spec.name), ()))
+        columns = self._columns.get((topology, spec.name))
         row = wire.ComputationOverview(
             name=spec.name,
             implementation=spec.implementation,
@@ -85,6 +89,7 @@ class OverviewRows:
             traffic=traffic.streams,
             commit_latency_seconds=traffic.commit_latency_seconds,
             connector=part,
+            columns=None if columns is None else merged_columns(columns),
         )
         self._count_owners(row, incarnation)
         row.MergeFrom(self._book.together(self._known, incarnation).sums)

@@ -5,18 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Final
 
-from millwheel.coordination.contract import Coordinator, CoordinatorError, Put
+from millwheel.coordination.contract import Coordinator, CoordinatorError
+from millwheel.coordination.leased_key import RENEWALS, LeasedKey
 from millwheel.model.catalog_keys import master_key
 from millwheel.model.time import Timestamp
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
 __all__ = ["keep_present"]
-
-_RENEWALS: Final = 3
-"""Renewals in one time to live. Two may fail before the lease ends."""
 
 _log = logging.getLogger(__name__)
 
@@ -40,24 +36,21 @@ async def keep_present(
         longest_stall: For how many seconds this process did not get to run at a time, within the last minute.
     """
     record = catalog.MasterRecord(address=address, started_at_us=clock(), console=console)
-    while True:
-        lease = 0
-        try:
-            lease = await coordinator.grant_lease(ttl)
-            await coordinator.transact((), [Put(master_key(address), record.SerializeToString(), lease)])
-            while True:
-                await asyncio.sleep(ttl / _RENEWALS)
-                await coordinator.keep_alive(lease)
-        except CoordinatorError as error:
-            _log.info("this master is not registered for a while: %s", error)
-            record.interrupted_at_us = clock()
-            await asyncio.sleep(ttl / _RENEWALS)
-            # Only now: a process that has just been resumed has not measured its stall yet.
-            stall = longest_stall()
-            stood = f"its process did not get to run for {stall:.1f} s" if stall > ttl / 2 else ""
-            record.interruption = stood or str(error)
-        finally:
-            if lease:
-                # If the call fails, the lease ends by itself.
-                with suppress(CoordinatorError):
-                    await coordinator.revoke_lease(lease)
+    key = LeasedKey(coordinator, master_key(address), ttl)
+    try:
+        while True:
+            try:
+                await key.write(record.SerializeToString())
+                while True:
+                    await asyncio.sleep(ttl / RENEWALS)
+                    await key.renew()
+            except CoordinatorError as error:
+                _log.info("this master is not registered for a while: %s", error)
+                record.interrupted_at_us = clock()
+                await asyncio.sleep(ttl / RENEWALS)
+                # Only now: a process that has just been resumed has not measured its stall yet.
+                stall = longest_stall()
+                stood = f"its process did not get to run for {stall:.1f} s" if stall > ttl / 2 else ""
+                record.interruption = stood or str(error)
+    finally:
+        await key.end()

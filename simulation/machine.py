@@ -44,7 +44,7 @@ class _SteppedThread(StoreThread):
         with patch("millwheel.store.writer.threading.Thread", lambda **_: _IDLE):
             super().__init__(cast("Any", rocks))
         if pause:
-            self._place.allows = lambda: False  # type: ignore[method-assign]
+            self._place.allows = lambda now: False  # type: ignore[method-assign]
 
     def _enqueue(self, call: WriteCall, *, fail: bool = False) -> None:
         super()._enqueue(call, fail=fail)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from millwheel.store.contract import Append, JournalHead, PartId, SequencerRefusedError, StoreUnavailableError
@@ -46,6 +46,20 @@ class FaultyStore(MemoryStore):
             await _play(self.script, super().append(journal, append))
         finally:
             self.in_flight -= 1
+
+
+class QueueingStore(FaultyStore):
+    """The same, with appends that need no coroutine of the caller, as the embedded store has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def append_soon(self, journal: str, append: Append, done: Callable[[BaseException | None], None]) -> None:
+        task = asyncio.get_running_loop().create_task(self.append(journal, append))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda task: done(task.exception()))
 
 
 async def _play(script: list[str], call: Coroutine[Any, Any, Result]) -> Result:

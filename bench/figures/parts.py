@@ -53,4 +53,5 @@ PARTS: Final = (
         180,
     ),
     Part("peers", ("bench.peers", "--runs", "2"), 3_600, ("--records", "20000"), compiles=True, usual=False),
+    Part("nexmark", ("bench.nexmark",), 3_600, compiles=True, usual=False),
 )

@@ -7,6 +7,7 @@ from typing import Final
 
 from bench.figures.cells import number, percentiles, runs_of, table
 from bench.figures.measured import Kept
+from bench.figures.nexmark_table import nexmark_table
 from bench.figures.role_tables import authority_table, master_table, scale_table
 from bench.readings import Readings
 
@@ -213,5 +214,6 @@ _TABLES: Final[Mapping[str, tuple[str, Callable[[Readings], str]]]] = {
     "cache": ("cache", _cache),
     "sizes": ("sizes", _sizes),
     "peers": ("peers", _peers),
+    "nexmark": ("nexmark", nexmark_table),
 }
 """By name: the part whose figures it shows, and what makes it."""

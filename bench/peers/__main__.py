@@ -24,7 +24,7 @@ from bench.kafka_count.feed import feed
 from bench.kafka_count.hits import Hits
 from bench.kafka_count.topics import make_topic
 from bench.machine import Machine
-from bench.peers.jobs import Bytewax, Flink, Job, Peer
+from bench.peers.jobs import PROGRAMS, Bytewax, Flink, Job, Peer
 from bench.peers.jvm import KafkaStreams, Spark
 from bench.peers.millwheel import Cluster, DevServer
 from bench.peers.quix import Quix
@@ -77,8 +77,8 @@ def _peers(options: argparse.Namespace) -> list[Peer]:
         DevServer(),
         Cluster(),
         Bytewax(),
-        Flink("flink-table", "flink_table.py", more),
-        Flink("flink-datastream", "flink_datastream.py", more),
+        Flink("flink-table", PROGRAMS / "flink_table.py", more),
+        Flink("flink-datastream", PROGRAMS / "flink_datastream.py", more),
         Spark(spark),
         KafkaStreams(),
         Quix(),

@@ -16,35 +16,46 @@ import msgspec
 from bench.peers.environments import BYTEWAX, FLINK, connector_jar
 from deploy.local.child import ChildProcess, free_ports
 
-__all__ = ["Bytewax", "Flink", "Job", "Peer", "Started", "java_version", "program_environment", "started_by"]
+__all__ = [
+    "PROGRAMS", "BoundedRun", "Bytewax", "Flink", "Job", "Peer", "PeerJob", "PeerPrograms", "Started", "java_version",
+    "program_environment", "started_by",
+]  # fmt: skip
 
-_PROGRAMS: Final = Path(__file__).with_name("programs")
+PROGRAMS: Final = Path(__file__).with_name("programs")
 
 
-class Job(msgspec.Struct):
-    """What a run reads, writes and uses.
+class PeerJob(msgspec.Struct, kw_only=True):
+    """What the programs of each benchmark get.
 
     Attributes:
-        broker: ``host:port``.
-        source: The topic with the records.
-        target: The topic for the results, which no other run has.
-        window_ms: The size of the tumbling windows.
-        out_of_order_ms: How much older than the newest record of its partition a record may be.
+        source: Where the records are.
+        target: Where the results go. No other run has it.
+        out_of_order_ms: How much older than the newest record of its part a record may be.
         processes: How much runs side by side, in the system's own terms.
         commit_seconds: Seconds from one checkpoint to the next, for systems that make them.
         place: A folder for its data and logs.
         settings: More settings of the system.
     """
 
-    broker: str
     source: str
     target: str
-    window_ms: int
     out_of_order_ms: int
     processes: int
     commit_seconds: int
     place: str
     settings: dict[str, str] = {}
+
+
+class Job(PeerJob, kw_only=True):
+    """What a run of the count reads, writes and uses. ``source`` and ``target`` are topics.
+
+    Attributes:
+        broker: ``host:port``.
+        window_ms: The size of the tumbling windows.
+    """
+
+    broker: str
+    window_ms: int
 
 
 class Started(Protocol):
@@ -61,6 +72,16 @@ class Started(Protocol):
 
     async def restart(self) -> None:
         """Start it again after a crash, as its documentation says. Nothing, if its own supervisor does that."""
+
+
+class BoundedRun(Protocol):
+    """A system that is ready for a job whose records come to an end. All of its processes are children of this one."""
+
+    async def start(self) -> None:
+        """Give it the job. The clock of the run begins with this call."""
+
+    async def has_ended(self) -> bool:
+        """Whether all results are written. RuntimeError with its last words if it has failed."""
 
 
 class Peer(Protocol):
@@ -88,7 +109,7 @@ class Peer(Protocol):
 
 
 @dataclass(slots=True)
-class _Programs:
+class PeerPrograms:
     """The processes of a system that is started with its job. ``make`` makes those of each start."""
 
     make: Callable[[], list[ChildProcess]]
@@ -114,18 +135,24 @@ class _Programs:
             if not process.is_running:
                 raise RuntimeError(f"it has ended (exit code {process.exit_code}): {process.last_lines(15)}")
 
+    async def has_ended(self) -> bool:
+        for process in self.processes:
+            if process.exit_code not in (None, 0):
+                self.check()
+        return all(process.exit_code == 0 for process in self.processes)
+
 
 @asynccontextmanager
-async def started_by(make: Callable[[], list[ChildProcess]]) -> AsyncIterator[Started]:
+async def started_by(make: Callable[[], list[ChildProcess]]) -> AsyncIterator[PeerPrograms]:
     """A system whose processes start with the job, and end with the block. ``make`` makes those of each start."""
-    programs = _Programs(make)
+    programs = PeerPrograms(make)
     try:
         yield programs
     finally:
         programs.kill()
 
 
-def program_environment(job: Job, more: Mapping[str, str]) -> dict[str, str]:
+def program_environment(job: PeerJob, more: Mapping[str, str]) -> dict[str, str]:
     """Of a program of another system. It does not see this checkout."""
     temporary = Path(job.place) / "tmp"
     temporary.mkdir(parents=True, exist_ok=True)
@@ -139,23 +166,27 @@ class Flink:
 
     Attributes:
         name: Of this form.
-        program: The file in bench/peers/programs.
+        program: The file that it runs.
         more: Settings in place of those here.
+        kafka: Whether the program needs the connector to Kafka.
     """
 
     name: str
-    program: str
+    program: Path
     more: Mapping[str, str]
+    kafka: bool = True
     guarantee: str = "exactly once"
 
     def install(self) -> None:
         FLINK.install()
-        connector_jar()
+        if self.kafka:
+            connector_jar()
 
     def versions(self) -> dict[str, str]:
-        return {**FLINK.versions(), "connector": connector_jar().stem, "java": java_version(_java())}
+        connector = {"connector": connector_jar().stem} if self.kafka else {}
+        return {**FLINK.versions(), **connector, "java": java_version(_java())}
 
-    def settings(self, job: Job) -> dict[str, str]:
+    def settings(self, job: PeerJob) -> dict[str, str]:
         place = Path(job.place).as_uri()
         return {
             "parallelism.default": str(job.processes),
@@ -169,31 +200,36 @@ class Flink:
             "python.execution-mode": "process",
             "python.executable": str(FLINK.python),
             "python.client.executable": str(FLINK.python),
-            "pipeline.jars": connector_jar().as_uri(),
+            **({"pipeline.jars": connector_jar().as_uri()} if self.kafka else {}),
             "io.tmp.dirs": str(Path(job.place) / "tmp"),
             **self.more,
         }
 
     @asynccontextmanager
-    async def ready(self, job: Job) -> AsyncIterator[Started]:
+    async def ready(self, job: PeerJob) -> AsyncIterator[PeerPrograms]:
         async with started_by(lambda: [self._process(job)]) as started:
             yield started
 
-    def _process(self, job: Job) -> ChildProcess:
+    def _process(self, job: PeerJob) -> ChildProcess:
         """The program, which goes on from the newest checkpoint if there is one."""
         place = Path(job.place)
         done = sorted(place.glob("checkpoints/*/chk-*/_metadata"), key=lambda one: one.stat().st_mtime_ns)
         resumed = {"execution.state-recovery.path": done[-1].parent.as_uri()} if done else {}
         given = msgspec.structs.replace(job, settings={**self.settings(job), **resumed})
         more = {"JVM_ARGS": "-Xmx2g", "FLINK_LOG_DIR": str(place)}
-        command = [str(FLINK.python), str(_PROGRAMS / self.program)]
+        command = [str(FLINK.python), str(self.program)]
         return ChildProcess(command, place / "flink.log", program_environment(given, more))
 
 
 @dataclass(frozen=True, slots=True)
 class Bytewax:
-    """Bytewax as processes that know each other, with recovery on. Its sink has no transactions."""
+    """Bytewax as processes that know each other, with recovery on. Its sink has no transactions.
 
+    Attributes:
+        program: The file with its dataflow, ``flow``.
+    """
+
+    program: Path = PROGRAMS / "bytewax_flow.py"
     name: str = "bytewax"
     guarantee: str = "at least once"
 
@@ -203,7 +239,7 @@ class Bytewax:
     def versions(self) -> dict[str, str]:
         return BYTEWAX.versions()
 
-    def settings(self, job: Job) -> dict[str, str]:
+    def settings(self, job: PeerJob) -> dict[str, str]:
         return {
             "processes": str(job.processes),
             "snapshot-interval": f"{job.commit_seconds} s",
@@ -211,7 +247,7 @@ class Bytewax:
         }
 
     @asynccontextmanager
-    async def ready(self, job: Job) -> AsyncIterator[Started]:
+    async def ready(self, job: PeerJob) -> AsyncIterator[PeerPrograms]:
         place = Path(job.place)
         recovery = place / "recovery"
         recovery.mkdir(parents=True)
@@ -229,18 +265,16 @@ class Bytewax:
             partitions.kill()
         addresses = [f"127.0.0.1:{port}" for port in free_ports(job.processes)]
         processes = [
-            ChildProcess(_bytewax(job, recovery, number, addresses), place / f"bytewax-{number}.log", environment)
+            ChildProcess(self._command(job, recovery, number, addresses), place / f"bytewax-{number}.log", environment)
             for number in range(job.processes)
         ]
         async with started_by(lambda: processes) as started:
             yield started
 
-
-def _bytewax(job: Job, recovery: Path, number: int, addresses: list[str]) -> list[str]:
-    several = ["-i", str(number), "-a", ";".join(addresses)] if len(addresses) > 1 else []
-    flow = f"{_PROGRAMS / 'bytewax_flow.py'}:flow"
-    kept = ["-r", str(recovery), "-s", str(job.commit_seconds), "-b", "0"]
-    return [str(BYTEWAX.python), "-m", "bytewax.run", flow, *kept, *several]
+    def _command(self, job: PeerJob, recovery: Path, number: int, addresses: list[str]) -> list[str]:
+        several = ["-i", str(number), "-a", ";".join(addresses)] if len(addresses) > 1 else []
+        kept = ["-r", str(recovery), "-s", str(job.commit_seconds), "-b", "0"]
+        return [str(BYTEWAX.python), "-m", "bytewax.run", f"{self.program}:flow", *kept, *several]
 
 
 def _java() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -20,7 +20,7 @@ from deploy.local.daemons import Daemons
 from deploy.local.etcd import EtcdCluster
 from examples.demo.showing import say
 
-__all__ = ["Cluster", "DevServer"]
+__all__ = ["Cluster", "DevServer", "variables"]
 
 _PROGRAM: Final = "bench.kafka_count.program"
 
@@ -46,13 +46,18 @@ class _Submitted:
         await asyncio.to_thread(self.again)
 
 
-@contextmanager
-def _given(job: Job) -> Iterator[None]:
-    """The variables that the program reads, for all processes that are started in the block."""
+def _given(job: Job) -> dict[str, str]:
+    """The variables that the program reads."""
     sizes = {"WINDOW_MS": job.window_ms, "OUT_OF_ORDER_MS": job.out_of_order_ms}
     names = {"BROKER": job.broker, "FROM": job.source, "TO": job.target, **sizes}
+    return {f"KAFKA_COUNT_{name}": str(value) for name, value in names.items()}
+
+
+@contextmanager
+def variables(given: Mapping[str, str]) -> Iterator[None]:
+    """Variables of the environment, for all processes that are started in the block."""
     before = dict(os.environ)
-    os.environ.update({f"KAFKA_COUNT_{name}": str(value) for name, value in names.items()})
+    os.environ.update(given)
     try:
         yield
     finally:
@@ -82,7 +87,7 @@ class DevServer:
 
     @asynccontextmanager
     async def ready(self, job: Job) -> AsyncIterator[Started]:
-        with _given(job):
+        with variables(_given(job)):
             server = await asyncio.to_thread(ServerProcess, Path(job.place))
             try:
                 yield _Submitted(server.address, server.kill, server.start)
@@ -113,7 +118,7 @@ class Cluster:
         place = Path(job.place)
         members, nodes = EtcdCluster(place / "etcd"), CassandraCluster(place / "cassandra", commitlog_sync="periodic")
         settings = settings_of(members, nodes, "peers") + "\n[master]\nbalance = false\n"
-        with _given(job):
+        with variables(_given(job)):
             daemons = Daemons(place, settings, say, masters=1, authorities=1, workers=job.processes)
             async with members, nodes, daemons:
                 yield _Submitted(daemons.address, lambda: _kill_workers(daemons, job.processes))

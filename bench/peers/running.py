@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import msgspec
-import psutil
 
 from bench.kafka_count.checking import compare, steady_rate
 from bench.kafka_count.hits import Hits, Window
 from bench.kafka_count.topics import OutputReader
 from bench.peers.jobs import Job, Peer, Started
+from bench.peers.usage import MEBI, Usage
 
 __all__ = ["PeerRun", "measure"]
 
@@ -27,7 +24,6 @@ _SETTLE: Final = 2.0
 """Seconds after the last result in which results that are there twice may still come."""
 _DOWN: Final = 0.5
 """Seconds from a kill to the restart. In them, all results come that were committed before the kill."""
-_MEBI: Final = 1 << 20
 
 
 class PeerRun(msgspec.Struct):
@@ -71,43 +67,6 @@ class PeerRun(msgspec.Struct):
         return self.right or (may_repeat and not (self.error or self.lost or self.twice))
 
 
-class _Usage:
-    """The memory and the processor time of all processes that this process starts from now on."""
-
-    def __init__(self) -> None:
-        self._others = {one.pid for one in psutil.Process().children(recursive=True)}
-        self._spent: dict[int, float] = {}
-        self._before = 0.0
-        self.peak = 0
-
-    def mark(self) -> None:
-        """Processor time counts from here on."""
-        self.sample()
-        self._before = sum(self._spent.values())
-
-    @property
-    def seconds(self) -> float:
-        """Processor time since the mark."""
-        return sum(self._spent.values()) - self._before
-
-    def sample(self) -> None:
-        """Look once. What a process used after the last look at it is missing."""
-        memory = 0
-        for one in psutil.Process().children(recursive=True):
-            if one.pid not in self._others:
-                with suppress(psutil.Error, OSError):
-                    memory += _proportional(one.pid)
-                    times = one.cpu_times()
-                    self._spent[one.pid] = float(times.user + times.system)
-        self.peak = max(self.peak, memory)
-
-
-def _proportional(pid: int) -> int:
-    """The bytes of a process in memory. A page that n processes share counts as an n-th of it."""
-    found = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
-    return int(found.group(1)) << 10 if found else 0
-
-
 async def measure(
     peer: Peer, job: Job, hits: Hits, expected: Mapping[Window, int], limit: float, *, kill: bool = False
 ) -> PeerRun:
@@ -121,7 +80,7 @@ async def measure(
         limit: The most seconds that it may take.
         kill: Whether the system is killed when half of the results are there, and started again.
     """
-    usage, begun, recovery = _Usage(), time.monotonic(), 0.0
+    usage, begun, recovery = Usage(), time.monotonic(), 0.0
     try:
         async with peer.ready(job) as system:
             ready = time.monotonic() - begun
@@ -135,6 +94,7 @@ async def measure(
                     recovery = await _recovery(waiting, len(expected))
                 await waiting.until(len(expected), _SAMPLE)
                 await _look(reader, usage, _SETTLE)
+                cpu = usage.seconds  # within the block: the sum of ended children then has no servers
             finally:
                 reader.close()
     except Exception as error:
@@ -145,8 +105,8 @@ async def measure(
         whole_s=round(reader.arrivals[-1][0] - started, 3),
         first_result_s=round(reader.arrivals[0][0] - started, 3),
         ready_s=round(ready, 3),
-        peak_mb=round(usage.peak / _MEBI, 1),
-        cpu_s=round(usage.seconds, 2),
+        peak_mb=round(usage.peak / MEBI, 1),
+        cpu_s=round(cpu, 2),
         lost=found.lost,
         twice=found.twice,
         results_twice=found.results_twice,
@@ -160,7 +120,7 @@ class _Waiting:
 
     system: Started
     reader: OutputReader
-    usage: _Usage
+    usage: Usage
     end: float
 
     async def until(self, windows: int, step: float) -> None:
@@ -191,7 +151,7 @@ async def _recovery(waiting: _Waiting, windows: int) -> float:
     return time.monotonic() - killed
 
 
-async def _look(reader: OutputReader, usage: _Usage, seconds: float) -> None:
+async def _look(reader: OutputReader, usage: Usage, seconds: float) -> None:
     """Read what comes for so many seconds, and then look at the processes."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

@@ -1,5 +1,7 @@
 """Nexmark's queries, each a few lines. ``build("q5")`` is a topology that reads all events from one stream.
 
+A query takes the stream of events and returns the stream of its results, so `bench/nexmark` uses it between files.
+
 What a query means is on the benchmark's page, https://github.com/nexmark/nexmark.
 """
 
@@ -17,7 +19,7 @@ from examples.nexmark.events import Auction, Bid, Event, Person, Side
 from millwheel import agg
 from millwheel.windows import Result, session, sliding, tumbling
 
-__all__ = ["QUERIES", "build", "nexmark"]
+__all__ = ["QUERIES", "STATELESS", "build", "nexmark"]
 
 TEN: Final = mw.seconds(10)
 DAY: Final = mw.hours(24)
@@ -177,75 +179,75 @@ class Directories(msgspec.Struct, frozen=True):
     third: str
 
 
-def q0(events: mw.Stream[Event]) -> None:
+def q0(events: mw.Stream[Event]) -> mw.Stream[Bid]:
     """Pass bids through."""
-    events.only(Bid).named("q0")
+    return events.only(Bid)
 
 
-def q1(events: mw.Stream[Event]) -> None:
+def q1(events: mw.Stream[Event]) -> mw.Stream[Bid]:
     """Prices in another currency."""
-    events.only(Bid).map(lambda bid: msgspec.structs.replace(bid, price=bid.price * 908 // 1_000), Bid).named("q1")
+    return events.only(Bid).map(lambda bid: msgspec.structs.replace(bid, price=bid.price * 908 // 1_000), Bid)
 
 
-def q2(events: mw.Stream[Event]) -> None:
+def q2(events: mw.Stream[Event]) -> mw.Stream[Price]:
     """The prices of some auctions."""
     some = events.only(Bid).filter(lambda bid: bid.auction % 123 == 0)
-    some.map(lambda bid: Price(bid.auction, bid.price), Price).named("q2")
+    return some.map(lambda bid: Price(bid.auction, bid.price), Price)
 
 
-def q3(events: mw.Stream[Event]) -> None:
+def q3(events: mw.Stream[Event]) -> mw.Stream[Local]:
     """Who sells in category 10, in three states."""
     near = events.only(Person).filter(lambda person: person.state in ("OR", "ID", "CA")).key_by(lambda one: one.id)
     sold = events.only(Auction).filter(lambda auction: auction.category == 10).key_by(lambda auction: auction.seller)
-    near.join("q3", sold, lambda one, auction: Local(one.name, one.city, one.state, auction.id), Local)
+    return near.join("q3", sold, lambda one, auction: Local(one.name, one.city, one.state, auction.id), Local)
 
 
-def q4(events: mw.Stream[Event]) -> None:
+def q4(events: mw.Stream[Event]) -> mw.Stream[Closing]:
     """The average closing price of each category."""
     bids = events.only(Bid).key_by("auction")
     offers = events.only(Auction).key_by("id").join("offers", bids, lambda one, bid: Expanded(bid, one), Expanded)
     timely = offers.filter(lambda offer: offer.auction.at <= offer.bid.at <= offer.auction.expires)
     highest = timely.key_by("auction.id", "auction.category").aggregate("highest", Highest, price=agg.max("bid.price"))
-    changes = highest.key_by("id").changes("changes").key_by("value.category")
-    changes.aggregate("q4", Closing, sold=agg.sum("weight"), total=agg.sum(lambda one: one.weight * one.value.price))
+    sales = highest.key_by("id").changes("changes").key_by("value.category")
+    return sales.aggregate("q4", Closing, sold=agg.sum("weight"), total=agg.sum(lambda it: it.weight * it.value.price))
 
 
-def q5(events: mw.Stream[Event]) -> None:
+def q5(events: mw.Stream[Event]) -> mw.Stream[Result[int]]:
     """The auctions with the most bids in each ten seconds, every two seconds."""
     bids = events.only(Bid).key_by(lambda bid: bid.auction).window(sliding(TEN, mw.seconds(2)))
     counts = bids.aggregate("counts", agg.count())
-    counts.key_by("start").complete("q5", lambda group: agg.best(group, lambda one: one.value), Result[int])
+    return counts.key_by("start").complete("q5", lambda group: agg.best(group, lambda one: one.value), Result[int])
 
 
-def q7(events: mw.Stream[Event]) -> None:
+def q7(events: mw.Stream[Event]) -> mw.Stream[Result[Bid]]:
     """The highest bid of each ten seconds."""
-    events.only(Bid).key_by(mw.everything).window(tumbling(TEN)).aggregate("q7", agg.max_by("price"))
+    return events.only(Bid).key_by(mw.everything).window(tumbling(TEN)).aggregate("q7", agg.max_by("price"))
 
 
-def q8(events: mw.Stream[Event]) -> None:
+def q8(events: mw.Stream[Event]) -> mw.Stream[Seller]:
     """People who came and sold in the same ten seconds."""
     people = events.only(Person).key_by(lambda person: person.id).window(tumbling(TEN))
     sold = events.only(Auction).key_by(lambda auction: auction.seller)
-    people.cogroup("q8", sold, lambda new, sales: [Seller(one.id, one.name) for one in new if sales], Seller)
+    return people.cogroup("q8", sold, lambda new, sales: [Seller(one.id, one.name) for one in new if sales], Seller)
 
 
-def q9(events: mw.Stream[Event]) -> None:
+def q9(events: mw.Stream[Event]) -> mw.Stream[Winning]:
     """The winning bid of each auction."""
     auctions = events.only(Auction).key_by(lambda auction: auction.id)
     bids = events.only(Bid).key_by(lambda bid: bid.auction)
     offers = auctions.join("q9-offers", bids, lambda one, bid: Expanded(bid, one), Expanded)
     timely = offers.filter(lambda offer: offer.auction.at <= offer.bid.at <= offer.auction.expires)
-    timely.key_by("auction.id").aggregate("q9", Winning, offer=agg.max_by("bid.price"))
+    return timely.key_by("auction.id").aggregate("q9", Winning, offer=agg.max_by("bid.price"))
 
 
-def q11(events: mw.Stream[Event]) -> None:
+def q11(events: mw.Stream[Event]) -> mw.Stream[Result[int]]:
     """The bids of each session of a bidder, which ends ten seconds after its last bid."""
-    events.only(Bid).key_by("bidder").window(session(TEN)).aggregate("q11", agg.count())
+    return events.only(Bid).key_by("bidder").window(session(TEN)).aggregate("q11", agg.count())
 
 
-def q12(events: mw.Stream[Event]) -> None:
+def q12(events: mw.Stream[Event]) -> mw.Stream[ClockCount]:
     """The bids of each bidder that are processed in the same ten seconds of the clock."""
-    events.only(Bid).key_by("bidder").process("q12", ClockCounter("q12"), {"q12": ClockCount})
+    return events.only(Bid).key_by("bidder").process("q12", ClockCounter("q12"), {"q12": ClockCount})
 
 
 class ClockCounter(mw.Computation[Bid, dict[int, int]]):
@@ -266,16 +268,16 @@ class ClockCounter(mw.Computation[Bid, dict[int, int]]):
         ctx.produce(self.output, ClockCount(int(ctx.key), ctx.state.pop(end), start, end))
 
 
-def q13(events: mw.Stream[Event], side: mw.Stream[Side]) -> None:
+def q13(events: mw.Stream[Event], side: mw.Stream[Side]) -> mw.Stream[Looked]:
     """Each bid with a value of the side input, which comes before."""
     bids = events.only(Bid).key_by(lambda bid: bid.auction % 10_000)
-    bids.join_latest("q13", side.key_by("key"), lambda bid, row: Looked(bid, row.value), Looked)
+    return bids.join_latest("q13", side.key_by("key"), lambda bid, row: Looked(bid, row.value), Looked)
 
 
-def q14(events: mw.Stream[Event]) -> None:
+def q14(events: mw.Stream[Event]) -> mw.Stream[Converted]:
     """Bids of some prices, with the time of their day and a count of letters."""
     wanted = events.only(Bid).filter(lambda bid: 1_000_000_000 < bid.price * 908 < 50_000_000_000)
-    wanted.map(_converted).named("q14")
+    return wanted.map(_converted)
 
 
 def _converted(bid: Bid) -> Converted:
@@ -287,25 +289,25 @@ def _time_of_day(bid: Bid) -> str:
     return "day" if 8 <= hour <= 18 else "night" if hour <= 6 or hour >= 20 else "other"
 
 
-def q15(events: mw.Stream[Event]) -> None:
+def q15(events: mw.Stream[Event]) -> mw.Stream[Statistics]:
     """Statistics of each day."""
     bids = events.only(Bid).key_by(mw.everything).window(tumbling(DAY))
-    bids.aggregate("q15", Statistics, **_by_rank("bids", agg.count), **_numbers())
+    return bids.aggregate("q15", Statistics, **_by_rank("bids", agg.count), **_numbers())
 
 
-def q16(events: mw.Stream[Event]) -> None:
+def q16(events: mw.Stream[Event]) -> mw.Stream[ChannelStatistics]:
     """Statistics of each channel and day."""
     bids = events.only(Bid).key_by("channel").window(tumbling(DAY))
     minute = agg.max(lambda bid: mw.to_datetime(bid.at).strftime("%H:%M"), str)
-    bids.aggregate("q16", ChannelStatistics, minute=minute, **_by_rank("bids", agg.count), **_numbers())
+    return bids.aggregate("q16", ChannelStatistics, minute=minute, **_by_rank("bids", agg.count), **_numbers())
 
 
-def q17(events: mw.Stream[Event]) -> None:
+def q17(events: mw.Stream[Event]) -> mw.Stream[AuctionStatistics]:
     """Statistics of each auction and day."""
     bids = events.only(Bid).key_by("auction").window(tumbling(DAY))
-    lowest, highest, average, total = (each("price") for each in (agg.min, agg.max, agg.mean, agg.sum))
+    low, high, mean, total = (each("price") for each in (agg.min, agg.max, agg.mean, agg.sum))
     by_rank = _by_rank("bids", agg.count)
-    bids.aggregate("q17", AuctionStatistics, lowest=lowest, highest=highest, average=average, total=total, **by_rank)
+    return bids.aggregate("q17", AuctionStatistics, lowest=low, highest=high, average=mean, total=total, **by_rank)
 
 
 def _by_rank(name: str, aggregate: Callable[..., Aggregate]) -> Any:
@@ -328,26 +330,27 @@ def _number_of(field: str, where: Callable[[Bid], bool] | None = None) -> Aggreg
     return agg.Aggregator(list[int], values.new, values.add, values.merge, len, int)
 
 
-def q18(events: mw.Stream[Event]) -> None:
+def q18(events: mw.Stream[Event]) -> mw.Stream[Last]:
     """The last bid of each bidder in each auction."""
-    events.only(Bid).key_by("auction", "bidder").aggregate("q18", Last, bid=agg.last())
+    return events.only(Bid).key_by("auction", "bidder").aggregate("q18", Last, bid=agg.last())
 
 
-def q19(events: mw.Stream[Event]) -> None:
+def q19(events: mw.Stream[Event]) -> mw.Stream[Best]:
     """The ten highest bids of each auction."""
-    events.only(Bid).key_by(lambda bid: bid.auction).aggregate("q19", Best, bids=agg.top(10, "price"))
+    return events.only(Bid).key_by(lambda bid: bid.auction).aggregate("q19", Best, bids=agg.top(10, "price"))
 
 
-def q20(events: mw.Stream[Event]) -> None:
+def q20(events: mw.Stream[Event]) -> mw.Stream[Expanded]:
     """The bids in auctions of category 10, with their auctions."""
     tens = events.only(Auction).filter(lambda auction: auction.category == 10).key_by(lambda auction: auction.id)
-    tens.join("q20", events.only(Bid).key_by(lambda bid: bid.auction), lambda one, bid: Expanded(bid, one), Expanded)
+    bids = events.only(Bid).key_by(lambda bid: bid.auction)
+    return tens.join("q20", bids, lambda one, bid: Expanded(bid, one), Expanded)
 
 
-def q21(events: mw.Stream[Event]) -> None:
+def q21(events: mw.Stream[Event]) -> mw.Stream[Channel]:
     """Bids with the id of their channel."""
     with_id = events.only(Bid).map(lambda bid: Channel(bid, _channel_id(bid)), Channel)
-    with_id.filter(lambda one: one.id != "").named("q21")
+    return with_id.filter(lambda one: one.id != "")
 
 
 def _channel_id(bid: Bid) -> str:
@@ -356,18 +359,20 @@ def _channel_id(bid: Bid) -> str:
     return known.get(bid.channel.lower()) or (found[2] if found else "")
 
 
-def q22(events: mw.Stream[Event]) -> None:
+def q22(events: mw.Stream[Event]) -> mw.Stream[Directories]:
     """Bids with the directories of their URL."""
-    events.only(Bid).map(lambda bid: Directories(bid, *bid.url.split("/")[3:6]), Directories).named("q22")
+    return events.only(Bid).map(lambda bid: Directories(bid, *bid.url.split("/")[3:6]), Directories)
 
 
-QUERIES: Final[dict[str, Callable[..., None]]] = {
+QUERIES: Final[dict[str, Callable[..., mw.Stream[Any]]]] = {
     query.__name__: query
     for query in (
         *(q0, q1, q2, q3, q4, q5, q7, q8, q9, q11, q12, q13),
         *(q14, q15, q16, q17, q18, q19, q20, q21, q22),
     )
 }
+STATELESS: Final = ("q0", "q1", "q2", "q14", "q21", "q22")
+"""Queries without a step that keeps something. Their results have no name until they get one."""
 
 
 def build(*names: str) -> mw.Topology:
@@ -379,7 +384,9 @@ def build(*names: str) -> mw.Topology:
     topology = mw.Topology("nexmark")
     events = topology.source("events", Event)
     for name in names or QUERIES:
-        QUERIES[name](events, *([topology.source("side", Side)] if name == "q13" else []))
+        results = QUERIES[name](events, *([topology.source("side", Side)] if name == "q13" else []))
+        if name in STATELESS:
+            results.named(name)
     return topology
 
 

@@ -2,13 +2,13 @@
 
 Every timestamp in a row becomes integer microseconds since 1970, and dates and decimals become texts. Other values keep
 a form that MessagePack has, or that msgspec makes one of: times without a zone, times of a day and intervals.
-Plain columns stay columns, and are sent as such. An object is made for a row only if it has a null, lists or mappings.
+Plain columns stay columns, and are sent as such. An object is made for a row only if it has lists or mappings.
 """
 
 from __future__ import annotations
 
 from datetime import date
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
@@ -43,7 +43,7 @@ _PLAIN: Final = frozenset(
         *(pa.string(), pa.large_string(), pa.binary(), pa.large_binary()),
     }
 )
-"""The types of columns that are sent as columns, if they have no nulls."""
+"""The types of columns that are sent as columns."""
 
 
 class Rows:
@@ -84,18 +84,10 @@ class Rows:
         names, columns = self.batch.schema.names, map(_pylist, self.batch.columns)
         return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
-    def divided(self) -> tuple[pa.RecordBatch | None, Rows | None]:
-        """The rows that may be sent as columns, and the others: they have nulls, lists or mappings."""
-        columns = self.batch.columns
-        if not _PLAIN.issuperset(self.batch.schema.types):
-            return None, self
-        if not (partial := [column for column in columns if column.null_count]):
-            return self.batch, None
-        full = reduce(pc.and_, [column.is_valid() for column in partial])
-        if not pc.any(full).as_py():
-            return None, self
-        others = Rows(self._options, self.batch.filter(pc.invert(full)), self.first_row)
-        return self.batch.filter(full), others
+    @cached_property
+    def are_plain(self) -> bool:
+        """Whether they may be sent as columns: none has lists or mappings."""
+        return _PLAIN.issuperset(self.batch.schema.types)
 
 
 class RowReader:

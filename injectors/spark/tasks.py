@@ -125,11 +125,10 @@ class Partition:
     async def send(self, rows: Rows) -> None:
         """Send rows. RowError names a row that cannot become a record."""
         try:
-            plain, others = rows.divided()
-            if plain is not None:
-                await self._send_columns(plain)
-            if others is not None:
-                await self._send(others, 0, len(others))
+            if rows.are_plain:
+                await self._send_columns(rows.batch)
+            else:
+                await self._send(rows, 0, len(rows))
         except InjectorError:
             raise
         except _BAD_ROW:

@@ -190,6 +190,7 @@ class TopologyServicer(control_pb2_grpc.TopologyServiceServicer):
                 for computation, times in self._replica.book.hooks(request.name).items()
                 for time in times
             ],
+            columns=self._replica.book.columns(request.name),
         )
 
     async def DrainTopology(

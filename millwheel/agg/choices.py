@@ -13,9 +13,10 @@ from typing import Any, Final, Literal, TypeVar, overload
 
 from millwheel.agg.aggregator import Aggregator, adding
 from millwheel.agg.cardinality import distinct_count
-from millwheel.agg.folds import ExtremeFold, foldable
+from millwheel.agg.folds import ExtremeFold, foldable, plain_number, present
 from millwheel.agg.numbers import counting, of_chosen
 from millwheel.agg.reading import NUMBER, Of, Reader, Where, same
+from millwheel.sdk.columns import Fold
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.ranking import rank_bytes
 from millwheel.sdk.records import Record
@@ -59,7 +60,7 @@ def _extreme(of: Of, where: Where, item: Any, *, smallest: bool) -> Aggregator[A
         add = counting(lambda a, record: merge(a, get(record)), where)
         result = kind if where is None else kind | None
         source = reader.source(record_type)
-        fold = ExtremeFold(kind, reader, record_type, smallest=smallest) if source and foldable(kind) else None
+        fold = _extreme_fold(kind, reader, record_type, smallest=smallest) if source else None
         return adding(
             source if where is None else "",
             Aggregator(kind | None, lambda: None, add, merge, same, result, specialise, ne),
@@ -70,6 +71,15 @@ def _extreme(of: Of, where: Where, item: Any, *, smallest: bool) -> Aggregator[A
         return make(reader.type_in(record_type), record_type)
 
     return make(NUMBER if item is None else item)
+
+
+def _extreme_fold(kind: Any, reader: Reader, record_type: Any, *, smallest: bool) -> Fold | None:
+    """How it adds by columns. A record with None is left out."""
+    plain = plain_number(kind)
+    if not foldable(plain):
+        return None
+    fold = ExtremeFold(plain, reader, record_type, smallest=smallest)
+    return fold if plain is kind else present(fold, reader, record_type)
 
 
 def _smaller(a: Any, b: Any) -> Any:

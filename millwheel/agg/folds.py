@@ -12,14 +12,26 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from millwheel.agg.reading import Reader
+from millwheel.rpc.nullable_column import NullableColumn, items_at
 from millwheel.sdk.columns import Fold, NotFoldedError
+from millwheel.sdk.exact_types import unless_none
 from millwheel.sdk.expression_columns import columns_for, columns_for_truth, computed, truths
-from millwheel.sdk.expressions import Expression, expression_of, plain_function
+from millwheel.sdk.expressions import Expression, col, expression_of, plain_function
 
 if TYPE_CHECKING:
     from millwheel.sdk.columns import Column, Rows
 
-__all__ = ["ChosenFold", "CountFold", "ExtremeFold", "MeanFold", "SeveralFold", "SumFold", "foldable"]
+__all__ = [
+    "ChosenFold",
+    "CountFold",
+    "ExtremeFold",
+    "MeanFold",
+    "SeveralFold",
+    "SumFold",
+    "foldable",
+    "plain_number",
+    "present",
+]
 
 _KINDS: Final = {int: "<i8", float: "<f8"}
 """The types of numbers of which there are columns."""
@@ -30,6 +42,12 @@ _FLAG: Final = "|b1"
 def foldable(kind: Any) -> bool:
     """Whether there are columns of numbers of that type."""
     return isinstance(kind, type) and kind in _KINDS
+
+
+def plain_number(kind: Any) -> Any:
+    """The type of the numbers of a field that may be None, and any other type itself."""
+    present = unless_none(kind)
+    return present if foldable(present) else kind
 
 
 class CountFold(Fold):
@@ -77,7 +95,10 @@ class _NumberFold(Fold):
     def take(self, columns: Mapping[str, Any]) -> list[Column]:
         """See Fold."""
         of = self._of
-        return [computed(of, columns) if isinstance(of, Expression) else columns[str(of)]]
+        found = computed(of, columns) if isinstance(of, Expression) else columns[str(of)]
+        if isinstance(found, NullableColumn):
+            raise NotFoldedError("a record has None")
+        return [found]
 
 
 class SumFold(_NumberFold):
@@ -186,15 +207,18 @@ class ChosenFold(Fold):
 
         counts = np.array([bool(self._counts(value)) for value in values], bool)
         read = self._fold.read([value for value, one in zip(values, counts.tolist(), strict=True) if one])
-        given = [np.zeros(len(values), column.dtype) for column in read]
-        for whole, column in zip(given, read, strict=True):
-            whole[counts] = column
-        return [*given, counts]
+        return [*_spread(read, counts), counts]
 
     def take(self, columns: Mapping[str, Any]) -> list[Column]:
         """See Fold."""
         assert self._condition is not None, "a function needs values"
-        return [*self._fold.take(columns), truths(self._condition, columns)]
+        counts = truths(self._condition, columns)
+        own = {name: columns[name] for name, _ in self._fold.fields or ()}
+        if not any(isinstance(column, NullableColumn) for column in own.values()):
+            return [*self._fold.take(own), counts]
+        chosen = _places_of(counts)
+        some = {name: items_at(column, chosen) for name, column in own.items()}
+        return [*_spread(self._fold.take(some) if len(chosen) else self._fold.read([]), counts), counts]
 
     def add(self, columns: Sequence[Column], rows: Rows, given: Sequence[Column]) -> None:
         """See Fold."""
@@ -266,6 +290,27 @@ class SeveralFold(Fold):
             parts.append((fold, columns[at:last], list(islice(reading, fold.reads))))
             at = last
         return parts
+
+
+def present(fold: Fold, reader: Reader, record_type: Any) -> Fold | None:
+    """The fold of the records whose field is not None. None: what is read is no field."""
+    return ChosenFold(fold, col(reader.of) != None, record_type) if isinstance(reader.of, str) else None  # noqa: E711
+
+
+def _places_of(counts: Column) -> Rows:
+    import numpy as np
+
+    return np.flatnonzero(counts)
+
+
+def _spread(read: Sequence[Column], counts: Column) -> list[Column]:
+    """Columns for all records, from those of the records that count."""
+    import numpy as np
+
+    given = [np.zeros(len(counts), column.dtype) for column in read]
+    for whole, column in zip(given, read, strict=True):
+        whole[counts] = column
+    return given
 
 
 def _fields(kind: type, reader: Reader, record_type: Any) -> list[tuple[str, type]] | None:

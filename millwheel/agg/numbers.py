@@ -9,7 +9,7 @@ from operator import ne
 from typing import Any, TypeVar, cast
 
 from millwheel.agg.aggregator import Aggregator, adding, objecting
-from millwheel.agg.folds import ChosenFold, CountFold, MeanFold, SumFold, foldable
+from millwheel.agg.folds import ChosenFold, CountFold, MeanFold, SumFold, foldable, plain_number
 from millwheel.agg.reading import NUMBER, Of, Reader, Where, same
 from millwheel.sdk.columns import Fold
 from millwheel.sdk.errors import UsageError
@@ -75,8 +75,9 @@ def sum(of: Of = None, item: Any = None, *, where: Where = None) -> Aggregator[A
         get = reader.of_records(record_type)
         add = counting(lambda total, record: total + get(record), where)
         source = reader.source(record_type)
-        fold = SumFold(kind, reader, record_type) if source and foldable(reader.type_in(record_type)) else None
-        new = kind if foldable(kind) else lambda: 0  # a column of floats begins with 0.0
+        read, plain = plain_number(reader.type_in(record_type)), plain_number(kind)
+        fold = SumFold(plain, reader, record_type) if source and foldable(read) else None
+        new = plain if foldable(plain) else lambda: 0  # a column of floats begins with 0.0
         return adding(
             source if where is None else "",
             Aggregator(kind, new, add, plus, same, kind, specialise, ne),
@@ -119,7 +120,7 @@ def mean(of: Of = None, *, where: Where = None) -> Aggregator[tuple[int, float],
 
     def specialise(record_type: Any) -> Aggregator[tuple[int, float], Any]:
         reader = Reader(of).of_numbers("mean", record_type, where)
-        kind = reader.type_in(record_type)
+        kind = plain_number(reader.type_in(record_type))
         fold = MeanFold(kind, reader, record_type) if foldable(kind) else None
         return objecting(reader.objection, make(reader, of_chosen(fold, where, record_type)))
 

@@ -1,18 +1,21 @@
-"""What of each computation's work a worker may do by columns, for ``topology validate``."""
+"""How the records of computations run: by columns, many at a time, or one by one, and why."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
-from millwheel.cli.output import print_table
+from millwheel.cli.output import Plain, print_table
 from millwheel.model.stream_names import full_name
+from millwheel.rpc.v1 import inspection_pb2 as wire
 from millwheel.sdk.column_plan import column_plan
 from millwheel.sdk.computation import NO_WINDOWS
 from millwheel.sdk.plan import Plan
 
-__all__ = ["print_columns"]
+__all__ = ["plain_columns", "print_column_use", "print_columns"]
 
 _HEADS: Final = ("computation", "input", "by columns", "why not")
+_USE_HEADS: Final = ("computation", "input", "records run", "why not by columns", "share by columns")
 
 
 def print_columns(plan: Plan) -> None:
@@ -30,3 +33,44 @@ def print_columns(plan: Plan) -> None:
     if rows:
         print()
         print_table(_HEADS, rows)
+
+
+def plain_columns(use: wire.ComputationColumns | None, hooks: Sequence[wire.HookTime]) -> dict[str, Plain] | None:
+    """Describe how the records of a computation run. None: no worker has reported it.
+
+    Args:
+        use: What the workers report.
+        hooks: The times of its hooks.
+    """
+    if use is None:
+        return None
+    taken = next((one for one in hooks if one.hook == "process_record"), wire.HookTime())
+    by_columns = not use.in_batches and not use.by_records
+    return {
+        "by_columns": by_columns,
+        "in_batches": use.in_batches,
+        "why_not": use.by_records or None,
+        "inputs": [{"stream": one.stream, "why_by_rows": one.by_values or None} for one in use.inputs],
+        "records_by_columns": taken.by_columns,
+        "share_by_columns": round(taken.by_columns / taken.calls, 4) if by_columns and taken.calls else None,
+    }
+
+
+def print_column_use(computations: Sequence[dict[str, Any]]) -> None:
+    """Print a table of how the records of described computations run, if a worker has reported it."""
+    rows: list[Sequence[object]] = []
+    for name, use in ((one["name"], one["columns"]) for one in computations if one["columns"] is not None):
+        if use["in_batches"]:
+            rows.append((name, "", "many at a time", "", ""))
+        elif not use["by_columns"]:
+            rows.append((name, "", "by records", use["why_not"], ""))
+        else:
+            share = "" if use["share_by_columns"] is None else f"{use['share_by_columns']:.1%}"
+            for one in use["inputs"]:
+                why = one["why_by_rows"]
+                rows.append(
+                    (name, one["stream"], "by columns, tables by rows" if why else "by columns", why or "", share)
+                )
+    if rows:
+        print()
+        print_table(_USE_HEADS, rows)

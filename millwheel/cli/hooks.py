@@ -106,6 +106,8 @@ def plain_hooks(hooks: Iterable[wire.HookTime]) -> list[Plain]:
             "mean_seconds": round(one.seconds / one.calls, 9) if one.calls else None,
             "failures": one.failures,
             "slow_batches": one.blocked,
+            "by_columns": one.by_columns,
+            "oversized_calls": one.oversized,
         }
         for one in hooks
     ]

@@ -12,7 +12,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from millwheel.cli.asking import Yes, confirm
-from millwheel.cli.column_use import print_columns
+from millwheel.cli.column_use import plain_columns, print_column_use, print_columns
 from millwheel.cli.completing import complete_topologies
 from millwheel.cli.failing import ExitCode
 from millwheel.cli.graph import to_dot, to_mermaid, to_text
@@ -261,8 +261,10 @@ def describe(
     for hook in found.hooks:
         hooks.setdefault(hook.computation, []).append(hook.time)
     by_name = {fails.computation: fails for fails in failing}
+    uses = {use.computation: use for use in found.columns}
     for one in cast("list[dict[str, Any]]", described["computations"]):
         one["hooks"] = plain_hooks(hooks.get(one["name"], []))
+        one["columns"] = plain_columns(uses.get(one["name"]), hooks.get(one["name"], ()))
         fails = by_name.get(one["name"])
         one["failing"] = None if fails is None else plain_computation(fails)
         loads = [part.load for part in intervals if part.computation == one["name"]]
@@ -450,6 +452,7 @@ def _print_described(
         print()
         print_table(["computation", *HOOK_COLUMNS], times)
         print("calls since the present owners took over; a record that is taken by columns counts as one")
+    print_column_use(described["computations"])
     logged = {log["stream"] for log in described["logs"]}
     streams = [
         (

@@ -10,16 +10,14 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from types import TracebackType
 from typing import Any
 
-import grpc
-
-from millwheel.client.control import DEFAULT_ADDRESS, ControlClient
+from millwheel.client.control import DEFAULT_ADDRESS
+from millwheel.client.owner_client import OwnerClient, with_successor
 from millwheel.client.subscription.log_link import log_address
 from millwheel.client.subscription.reading import Batch
 from millwheel.model.incarnation import IncarnationId
-from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS, PASSING, open_channel, retrying
+from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.errors import calling
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import subscription_pb2 as wire
@@ -31,7 +29,7 @@ __all__ = ["KeptLog"]
 log = logging.getLogger("millwheel.client")
 
 
-class KeptLog:
+class KeptLog(OwnerClient):
     """The log of a stream. Use it with ``async with``. For example::
 
         async with KeptLog("zeitgeist/windows") as kept:
@@ -54,35 +52,13 @@ class KeptLog:
     def __init__(
         self, stream: str, *, address: str = DEFAULT_ADDRESS, patience: float = 60.0, incarnation: str = ""
     ) -> None:
+        super().__init__(address, patience)
         self.stream = stream
         """The stream. Once the log is found, it is the full name."""
         self.incarnation = IncarnationId(incarnation)
         self.spec = specs.StreamSpec()
         """The stream's declaration, once the log is found."""
-        self.patience = patience
-        self._control = ControlClient(address)
         self._owner = ""
-        self._channel: grpc.aio.Channel | None = None
-
-    async def __aenter__(self) -> KeptLog:
-        """Find the log."""
-        try:
-            await retrying(self._find, patience=self.patience, passing=PASSING)
-        except BaseException:
-            await self.close()
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Close all connections."""
-        if self._channel is not None:
-            await self._channel.close(None)
-        await self._control.close()
 
     async def start(self) -> int:
         """The oldest offset that the log keeps. The offset of the next record if it keeps none."""
@@ -173,17 +149,15 @@ class KeptLog:
         self.incarnation = IncarnationId(found.incarnation)
         owner = log_address(self.stream, found.intervals.intervals[0].owner.address)
         if owner != self._owner:
-            if self._channel is not None:
-                await self._channel.close(None)
-            self._owner, self._channel = owner, open_channel(owner)
+            await self._close_channels()
+            self._owner = owner
 
     async def open(self, start: wire.SubscribeStart) -> _OwnerCall:
         """Begin a call to the log's owner."""
         await self._find()
-        assert self._channel is not None
         start.stream, start.incarnation = self.stream, self.incarnation
-        request = wire.SubscribeRequest(start=start)
-        return _OwnerCall(self._owner, SubscriptionServiceStub(self._channel).Subscribe(_only(request)))
+        stub = SubscriptionServiceStub(self._channel_to(self._owner))
+        return _OwnerCall(self._owner, stub.Subscribe(_only(wire.SubscribeRequest(start=start))))
 
 
 class _OwnerCall:
@@ -224,7 +198,7 @@ class _LogResponses:
 
     async def next(self) -> wire.SubscribeResponse:
         """The next response. After a failure the log is looked for again."""
-        return await retrying(self._attempt, patience=self._kept.patience, passing=PASSING)
+        return await self._kept.retried(self._attempt)
 
     async def _attempt(self) -> wire.SubscribeResponse:
         try:
@@ -236,7 +210,7 @@ class _LogResponses:
             await self.aclose()
             if error.reason == "OFFSET_BEYOND_END":
                 # The record is committed, so this owner has a successor and does not know it.
-                raise RequestError(FailureCode.UNAVAILABLE, error.message, error.remedy, reason=error.reason) from error
+                raise with_successor(error) from error
             raise
         except BaseException:
             await self.aclose()

@@ -10,17 +10,15 @@ import logging
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import Final
 
-import grpc
-
-from millwheel.client.control import DEFAULT_ADDRESS, ControlClient
+from millwheel.client.control import DEFAULT_ADDRESS
 from millwheel.client.owned_intervals import incarnation_of, owned_intervals, split_computation_name
+from millwheel.client.owner_client import OwnerClient, with_successor
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.interval_map import interval_from_proto
 from millwheel.model.keys import ALL_KEYS, KeyInterval
-from millwheel.rpc.channel import PASSING, open_channel, retrying
+from millwheel.rpc.channel import PASSING
 from millwheel.rpc.errors import calling
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -36,10 +34,10 @@ log = logging.getLogger("millwheel.client")
 _PAGE_SIZE: Final = 10_000
 _PAGE_SECONDS: Final = 30.0
 """How long an owner may take for a page. It makes one at a time, and other readers may be before this one."""
-_AGAIN: Final = PASSING | {FailureCode.RESOURCE_EXHAUSTED}
+_PASSING: Final = PASSING | {FailureCode.RESOURCE_EXHAUSTED}
 
 
-class StatePages:
+class StatePages(OwnerClient):
     """All states of one computation. Use it with ``async with``.
 
     Args:
@@ -57,45 +55,19 @@ class StatePages:
     def __init__(
         self, computation: str, *, address: str = DEFAULT_ADDRESS, patience: float = 60.0, incarnation: str = ""
     ) -> None:
+        self._topology, self._name = split_computation_name(computation)
+        super().__init__(address, patience, _PASSING)
         self.computation = computation
         self.incarnation = IncarnationId(incarnation)
         self.spec = specs.ComputationSpec()
         """The computation's declaration, once it was found."""
-        self._topology, self._name = split_computation_name(computation)
-        self._patience = patience
-        self._control = ControlClient(address)
         self._intervals: Sequence[catalog.IntervalRecord] = ()
         """The intervals as last read. Empty: they are read before the next request."""
-        self._channels: dict[str, grpc.aio.Channel] = {}
-
-    async def __aenter__(self) -> StatePages:
-        """Find the computation."""
-        try:
-            await retrying(self._find, patience=self._patience, passing=_AGAIN)
-        except BaseException:
-            await self.close()
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._close_channels()
-        await self._control.close()
-
-    async def _close_channels(self) -> None:
-        while self._channels:
-            _, channel = self._channels.popitem()
-            await channel.close(None)
 
     async def ranges(self) -> list[KeyInterval]:
         """The ranges of keys that the computation's intervals have now: together all keys, in their order."""
         if not self._intervals:
-            await retrying(self._find, patience=self._patience, passing=_AGAIN)
+            await self.retried(self._find)
         return [interval_from_proto(one.keys) for one in self._intervals]
 
     async def read(self, within: KeyInterval = ALL_KEYS) -> AsyncGenerator[Sequence[wire.ListedState], None]:
@@ -107,7 +79,7 @@ class StatePages:
         place = _PlaceInRange(within.start)
         while place.start is not None and (within.end is None or place.start < within.end):
             ask = partial(self._page, KeyInterval(place.start, within.end), place)
-            page = await retrying(ask, patience=self._patience, passing=_AGAIN)
+            page = await self.retried(ask)
             if page:
                 yield page
 
@@ -121,7 +93,7 @@ class StatePages:
             self._intervals, place.token = (), ""
             await self._close_channels()
             if error.reason == "NOT_OWNER":
-                raise RequestError(FailureCode.UNAVAILABLE, error.message, error.remedy, reason=error.reason) from error
+                raise with_successor(error) from error
             raise
 
     async def _ask(self, rest: KeyInterval, place: _PlaceInRange) -> Sequence[wire.ListedState]:
@@ -131,10 +103,9 @@ class StatePages:
         request = wire.ListStatesRequest(journal=interval.journal, page_size=_PAGE_SIZE, page_token=place.token)
         request.keys.CopyFrom(common.KeyInterval(start=part.start, end=part.end))
         address = interval.owner.address
-        if address not in self._channels:
-            self._channels[address] = open_channel(address)
         async with calling(address):
-            page = await StateServiceStub(self._channels[address]).ListStates(request, timeout=_PAGE_SECONDS)
+            stub = StateServiceStub(self._channel_to(address))
+            page = await stub.ListStates(request, timeout=_PAGE_SECONDS)
         for one in page.states:
             if one.state.error:
                 raise self._unreadable(one)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final, overload
 
-__all__ = ["ColumnKeys", "bytes_in", "key_list", "key_types", "longest_in", "numpy_here"]
+__all__ = ["ColumnKeys", "bytes_in", "is_key_type", "key_list", "keys_of", "longest_in", "numpy_here", "text_types"]
 
 _SINGLE_READS: Final = 32
 """So many keys are read from the column. With more of them, all keys are made at once: that costs a tenth for each."""
@@ -15,14 +15,20 @@ _SINGLE_READS: Final = 32
 class ColumnKeys(Sequence[bytes]):
     """The keys of records that are columns. ``records``: these records, as ``RecordColumns``, which make their keys."""
 
-    __slots__ = ("_list", "_reads", "column", "records")
+    __slots__ = ("_column", "_list", "_reads", "records")
 
     def __init__(self, records: Any) -> None:
         self.records = records
-        self.column: Any = records.batch.column(records.key) if records.key else None
-        """Texts or bytes. None: all keys are empty."""
+        self._column: Any = None
         self._list: list[bytes] | None = None
         self._reads = 0
+
+    @property
+    def column(self) -> Any:
+        """Texts or bytes. None: all keys are empty."""
+        if self._column is None and self.records.key:
+            self._column = keys_of(self.records.batch.column(self.records.key))
+        return self._column
 
     def __len__(self) -> int:
         return len(self.records)
@@ -76,11 +82,25 @@ def key_list(keys: Sequence[bytes]) -> Sequence[bytes]:
 
 
 @lru_cache(1)
-def key_types() -> frozenset[Any]:
-    """The types of columns that have keys."""
+def text_types() -> frozenset[Any]:
+    """The types of columns that have texts or bytes."""
     import pyarrow as pa
 
     return frozenset((pa.string(), pa.binary()))
+
+
+def is_key_type(kind: Any) -> bool:
+    """Whether a column of a type may have keys: texts, bytes or integers."""
+    import pyarrow as pa
+
+    return kind in text_types() or bool(kind == pa.int64())
+
+
+def keys_of(column: Any) -> Any:
+    """The keys of a column, as texts or bytes. An integer has its decimal digits, as ``encode_key`` gives it."""
+    import pyarrow as pa
+
+    return column if column.type in text_types() else column.cast(pa.string())
 
 
 def bytes_in(column: Any) -> list[bytes]:
@@ -93,7 +113,7 @@ def bytes_in(column: Any) -> list[bytes]:
 
 def longest_in(column: Any) -> int:
     """The longest text or bytes of a column. 0 for other columns."""
-    if column.type not in key_types() or not len(column):
+    if column.type not in text_types() or not len(column):
         return 0
     if (np := numpy_here()) is not None:
         bounds = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]

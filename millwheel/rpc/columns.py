@@ -17,7 +17,8 @@ from typing import Any, Final, overload
 
 import msgspec
 
-from millwheel.rpc.column_keys import ColumnKeys, key_types, longest_in, numpy_here
+from millwheel.rpc.column_keys import ColumnKeys, is_key_type, longest_in, numpy_here, text_types
+from millwheel.rpc.nullable_column import NullableColumn, items_at, truths_of, validity_of
 from millwheel.rpc.v1 import delivery_pb2 as wire
 
 __all__ = [
@@ -31,7 +32,6 @@ __all__ = [
     "names_bytes",
     "plain_types",
     "texts_of",
-    "truths_of",
 ]
 
 _CHUNK: Final = 256
@@ -61,7 +61,7 @@ def has_columns() -> bool:
 
 @lru_cache(1)
 def plain_types() -> dict[Any, type]:
-    """The types of columns that a delivery may have, and those of their values. None of these is null."""
+    """The types of columns that a delivery may have, and those of their values. A value may also be null."""
     import pyarrow as pa
 
     return {pa.bool_(): bool, pa.int64(): int, pa.float64(): float, pa.string(): str, pa.binary(): bytes}
@@ -81,9 +81,9 @@ class RecordColumns(Sequence[bytes]):
     def __init__(self, batch: Any, timestamps: array[int], key: str) -> None:
         """
         Args:
-            batch: A record batch of Arrow. Its columns are of ``plain_types``, and have no nulls.
+            batch: A record batch of Arrow. Its columns are of ``plain_types``.
             timestamps: In microseconds, one for each record.
-            key: The column of the keys. Empty: all keys are empty.
+            key: The column of the keys: texts, bytes or integers without nulls. Empty: all keys are empty.
         """
         self.batch = batch
         self.timestamps = timestamps
@@ -137,11 +137,18 @@ class RecordColumns(Sequence[bytes]):
         return self if key == self.key else RecordColumns(self.batch, self.timestamps, key)
 
     def kinds(self) -> dict[str, type]:
-        """By the names of columns: the types of their values."""
+        """By the names of columns: the types of their values that are not null."""
         return {field.name: plain_types()[field.type] for field in self.batch.schema}
+
+    def with_nulls(self) -> frozenset[str]:
+        """The names of the columns that have nulls."""
+        batch = self.batch
+        return frozenset(name for name, one in zip(batch.schema.names, batch.columns, strict=True) if one.null_count)
 
     def column(self, name: str, rows: Any) -> Any:
         """A column of numbers or truth values, as NumPy has it, or of texts, as Arrow has it. It must not be changed.
+
+        If one of these items is null, it is a ``NullableColumn`` of that.
 
         Args:
             name: Its name.
@@ -151,17 +158,17 @@ class RecordColumns(Sequence[bytes]):
 
         column = self.batch.column(name)
         plain = plain_types()[column.type]
+        items: Any = column
         if plain is bool:
-            return truths_of(column)[rows]
-        if plain in (int, float):
+            items = truths_of(column)
+        elif plain in (int, float):
             kind = np.float64 if plain is float else np.int64
             # pyarrow's own way loads pandas, if it is installed: a third of a second, and much memory.
-            return np.frombuffer(column.buffers()[1], kind, len(column), column.offset * np.dtype(kind).itemsize)[rows]
-        if isinstance(rows, slice):
-            return column[rows]
-        import pyarrow as pa
-
-        return column.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)]))
+            items = np.frombuffer(column.buffers()[1], kind, len(column), column.offset * np.dtype(kind).itemsize)
+        if column.null_count:
+            valid = validity_of(column)
+            items = NullableColumn(items if items is column else np.where(valid, items, items.dtype.type(0)), valid)
+        return items_at(items, rows)
 
     @property
     def longest(self) -> int:
@@ -178,9 +185,12 @@ class RecordColumns(Sequence[bytes]):
             times.byteswap()
         message = wire.RecordColumns(schema=self.batch.schema.serialize().to_pybytes(), key=self.key)
         message.timestamps_us = times.tobytes()
-        for column in self.batch.columns:
-            # None of the values is null, so the first buffer says nothing.
-            message.buffers.extend(bytes(buffer or b"") for buffer in exact(column).buffers()[1:])
+        for number, column in enumerate(map(exact, self.batch.columns)):
+            validity, *buffers = column.buffers()
+            if column.null_count:
+                message.with_nulls.append(number)
+                buffers = [validity.slice(0, _bit_bytes(len(column))), *buffers]
+            message.buffers.extend(bytes(buffer or b"") for buffer in buffers)
         return message
 
     @classmethod
@@ -199,14 +209,18 @@ class RecordColumns(Sequence[bytes]):
         if sys.byteorder == "big":
             times.byteswap()
         schema, rest, columns = _schema(message.schema), iter(message.buffers), []
-        if message.key and (message.key not in schema.names or schema.field(message.key).type not in key_types()):
-            raise ValueError(f"the columns have no column {message.key!r} of texts or bytes for keys")
+        if message.key and (message.key not in schema.names or not is_key_type(schema.field(message.key).type)):
+            raise ValueError(f"the columns have no column {message.key!r} of texts, bytes or integers for keys")
+        nulls = _nulls_of(message, schema)
         try:
-            for field in schema:
+            for number, field in enumerate(schema):
+                validity = next(rest) if number in nulls else None
                 buffers = [next(rest) for _ in range(_buffers_of(field.type))]
-                if [len(one) for one in buffers] != _sizes_of(field.type, len(times), buffers):
+                right = validity is None or len(validity) == _bit_bytes(len(times))
+                if not right or [len(one) for one in buffers] != _sizes_of(field.type, len(times), buffers):
                     raise ValueError(f"column {field.name!r} has buffers of other sizes than its {len(times):,} values")
-                column = pa.Array.from_buffers(field.type, len(times), [None, *map(pa.py_buffer, buffers)], 0)
+                given = [None if one is None else pa.py_buffer(one) for one in (validity, *buffers)]
+                column = pa.Array.from_buffers(field.type, len(times), given)
                 column.validate(full=True)
                 columns.append(column)
         except StopIteration:
@@ -238,6 +252,16 @@ def _schema(encoded: bytes) -> Any:
     return schema.remove_metadata()
 
 
+def _nulls_of(message: wire.RecordColumns, schema: Any) -> frozenset[int]:
+    """The numbers of the columns with nulls. That of the keys is none of them."""
+    nulls = frozenset(message.with_nulls)
+    if len(nulls) < len(message.with_nulls) or any(number >= len(schema) for number in nulls):
+        raise ValueError(f"columns {list(message.with_nulls)} of {len(schema)} are stated to have nulls")
+    if message.key and schema.get_field_index(message.key) in nulls:
+        raise ValueError(f"the column of the keys, {message.key!r}, is stated to have nulls")
+    return nulls
+
+
 def exact(column: Any) -> Any:
     """The column in buffers of its own, which begin with its first value, and end with its last one.
 
@@ -250,8 +274,8 @@ def exact(column: Any) -> Any:
 
 def _sizes_of(kind: Any, count: int, buffers: Sequence[bytes]) -> list[int]:
     """The sizes of the buffers of so many values. What is beside the values would not be counted (G13)."""
-    if kind not in key_types():
-        return [-(-count * kind.bit_width // 8)]
+    if kind not in text_types():
+        return [_bit_bytes(count * kind.bit_width)]
     offsets = buffers[0]
     first, end = (int.from_bytes(one, sys.byteorder) for one in (offsets[:_OFFSET_BYTES], offsets[-_OFFSET_BYTES:]))
     return [_OFFSET_BYTES * (count + 1), end if first == 0 else -1]
@@ -259,15 +283,12 @@ def _sizes_of(kind: Any, count: int, buffers: Sequence[bytes]) -> list[int]:
 
 def _buffers_of(kind: Any) -> int:
     """The number of buffers of a column without nulls."""
-    return 2 if kind in key_types() else 1
+    return 2 if kind in text_types() else 1
 
 
-def truths_of(column: Any) -> Any:
-    """A column of truth values without nulls, as NumPy has it."""
-    import numpy as np
-
-    bits = np.unpackbits(np.frombuffer(column.buffers()[1], np.uint8), bitorder="little")
-    return bits[column.offset : column.offset + len(column)].view(np.bool_)
+def _bit_bytes(count: int) -> int:
+    """How many bytes have so many bits."""
+    return -(-count // 8)
 
 
 def texts_of(texts: Sequence[str]) -> Any:

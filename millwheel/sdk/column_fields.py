@@ -7,7 +7,7 @@ the field then has the number in the column.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, Final, get_origin
 
 import msgspec
@@ -43,7 +43,8 @@ class ColumnFields:
         """
         self._names = {one.name: one.encode_name for one in fields}
         self._types = {one.encode_name: behind(unless_none(one.type) or one.type) for one in fields}
-        """What the column of a field has exactly. A field that may be None takes it, too: no column has nulls."""
+        """What the column of a field has exactly, beside nulls. A field that may be None takes it, too."""
+        self._take_nulls = {one.encode_name for one in fields if unless_none(one.type) is not None}
         self._needed = {one.encode_name for one in fields if one.required or not has_plain_default(one)}
         self._closed = closed
 
@@ -59,12 +60,15 @@ class ColumnFields:
                 return f"the field {field!r} of its records is no plain {kind.__name__}"
         return ""
 
-    def columns_of(self, wanted: Iterable[tuple[str, type]], columns: Mapping[str, type]) -> list[str] | None:
+    def columns_of(
+        self, wanted: Iterable[tuple[str, type]], columns: Mapping[str, type], nulls: Set[str] = frozenset()
+    ) -> list[str] | None:
         """The columns that have some fields of the records.
 
         Args:
             wanted: The names of the fields as Python has them, each with the type of the numbers that are wanted.
-            columns: The types of the values of the columns, by name. None of the values is null.
+            columns: The types of the values of the columns, by name, that are not null.
+            nulls: The names of the columns that have nulls. Where a field is wanted, the column may be one of these.
 
         Returns:
             The names of the columns. None: only the values of the records say what is in these fields.
@@ -74,6 +78,8 @@ class ColumnFields:
             return None
         if any(types.get(name, kind) is not kind for name, kind in columns.items()):
             return None
+        if nulls and not nulls & types.keys() <= self._take_nulls:
+            return None  # a value with None cannot be decoded
         found: list[str] = []
         for field, kind in wanted:
             name = self._names.get(field)

@@ -15,6 +15,7 @@ from millwheel.sdk.column_fields import column_fields
 from millwheel.sdk.column_reading import ColumnReading, steps_for
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.declarations import ComputationDeclaration, Reading
+from millwheel.sdk.exact_types import unless_none
 from millwheel.sdk.field_paths import type_at
 from millwheel.sdk.keys import KeyExtractor
 from millwheel.sdk.options import ComputationOptions
@@ -99,6 +100,6 @@ def _why_rows(stream: PlannedStream, key: KeyExtractor) -> str:
     if len(key.fields) != 1 or "." in key.fields[0]:
         return "its key is no single field of the records"
     kind = type_at(stream.type, key.fields[0])
-    if kind in (None, Any) or supertype(kind) is str:  # that the type does not say it is another reason
+    if kind in (None, Any) or supertype(unless_none(kind) or kind) in (str, int):  # another reason says that it is none
         return ""
-    return f"its key {key.fields[0]!r} is no text"
+    return f"its key {key.fields[0]!r} is no text and no int"

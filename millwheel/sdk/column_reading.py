@@ -6,7 +6,7 @@ looked at by the next step, nor by an aggregate, as with records. So neither fai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -151,7 +151,9 @@ class ColumnReading:
                 found.append((was, kind))
         return found
 
-    def columns_of(self, wanted: Iterable[tuple[str, type]], columns: Mapping[str, type]) -> dict[str, str] | None:
+    def columns_of(
+        self, wanted: Iterable[tuple[str, type]], columns: Mapping[str, type], nulls: Set[str] = frozenset()
+    ) -> dict[str, str] | None:
         """By field of the records: the column that has it. It has all fields that are read for those that are wanted.
 
         None: only the values of the records say it. See ``ColumnFields.columns_of``, which has the arguments.
@@ -159,7 +161,7 @@ class ColumnReading:
         if isinstance(own := self._of_records(wanted), str):
             return None
         read = [*self._read, *own]
-        names = self._fields.columns_of(read, columns)
+        names = self._fields.columns_of(read, columns, nulls)
         return None if names is None else {field: name for (field, _), name in zip(read, names, strict=True)}
 
     def problem(self, wanted: Iterable[tuple[str, type]]) -> str:

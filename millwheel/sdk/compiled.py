@@ -12,7 +12,7 @@ from millwheel.sdk.batches.computation import BatchComputation, BatchProgram
 from millwheel.sdk.batches.records import RecordForm
 from millwheel.sdk.codecs import StateCodec, ValueCodec, ValueFormat, codec_for
 from millwheel.sdk.column_fields import column_fields
-from millwheel.sdk.column_plan import column_reading, why_hooks
+from millwheel.sdk.column_plan import ColumnPlan, column_plan, column_reading, why_hooks
 from millwheel.sdk.column_reading import ColumnReading
 from millwheel.sdk.columns import ColumnWindows
 from millwheel.sdk.computation import Computation, overrides_timer_hook
@@ -85,6 +85,8 @@ class CompiledComputation:
     """Whether no hook begins before the commits of former ones are durable: see ``Computation._writes``."""
     windows: ColumnWindows | None = None
     """How windows are kept by columns. None: each pane is in the state of its key, or it has no windows."""
+    columns: ColumnPlan = field(default_factory=lambda: ColumnPlan("", {}))
+    """What of its work may be done by columns, with the full names of its input streams."""
     column_readings: Mapping[str, ColumnReading] = field(default_factory=dict)
     """By input stream: how windows by columns read its records from columns. A stream without: from values alone."""
     encode_all: Mapping[str, EncodeAll] = field(default_factory=dict)
@@ -138,6 +140,7 @@ def compile_computation(
     names = {full_name(topology.name, stream) if full_names else stream: stream for stream in declared.inputs}
     windows = _by_columns(name, computation, declared.options, readings, plan.streams, verify)
     batches = _batches(plan, declared, names) if isinstance(computation, BatchComputation) else None
+    columns = column_plan(declared, list(names.values()), plan.streams)
     return CompiledComputation(
         name=name,
         computation=computation,
@@ -171,6 +174,10 @@ def compile_computation(
         feeds=computation._feeds,
         writes=computation._writes,
         windows=windows,
+        columns=ColumnPlan(
+            columns.by_hooks,
+            {stream: columns.by_values[called] for stream, called in names.items() if called in columns.by_values},
+        ),
         column_readings={}
         if windows is None
         else {

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
+from millwheel.rpc.nullable_column import NullableColumn, items_at, truths_of
 from millwheel.sdk.columns import NotFoldedError
 from millwheel.sdk.exact_types import unless_none
 from millwheel.sdk.expressions import Expression
@@ -63,12 +64,14 @@ class _Operand(NamedTuple):
     """A NumPy array, a column of texts as Arrow has it, or a constant."""
     bounds: tuple[int, int] | None = None
     """No integer is beyond them. None: it has floats or texts."""
+    valid: Any = None
+    """For each record, whether there is an item: otherwise it is None. None: there is one for each record."""
 
 
 def columns_for(expression: Expression, record_type: Any) -> list[tuple[str, type]] | None:
     """The fields that an expression reads of values of a type, each with its type. None: columns cannot compute it.
 
-    A field that may be None has the type that it has otherwise: where it is None, there is no column without nulls.
+    A field that may be None has the type that it has otherwise: what to do with None is decided for each delivery.
 
     Raises:
         UsageError: As by ``Expression.type_in``.
@@ -132,11 +135,15 @@ def computed(expression: Expression, columns: Mapping[str, Any]) -> Column:
     Raises:
         NotFoldedError: NumPy may have other results than Python, or Python has an error.
     """
+    items: Column = _whole(_evaluated(expression, columns))
+    return items
+
+
+def _evaluated(expression: Expression, columns: Mapping[str, Any]) -> _Operand:
     import numpy as np
 
     with np.errstate(all="ignore"):  # an infinite number is no error, as in Python
-        items: Column = _operand(expression, columns).items
-    return items
+        return _operand(expression, columns)
 
 
 def truths(expression: Expression, columns: Mapping[str, Any]) -> Column:
@@ -149,8 +156,8 @@ def truths(expression: Expression, columns: Mapping[str, Any]) -> Column:
     Raises:
         NotFoldedError: As by :func:`computed`.
     """
-    found = computed(expression, columns)
-    return found if found.dtype == bool else found != 0
+    found: Column = _truth(_evaluated(expression, columns))
+    return found
 
 
 def _operand(one: Expression, columns: Mapping[str, Any]) -> _Operand:
@@ -163,6 +170,8 @@ def _operand(one: Expression, columns: Mapping[str, Any]) -> _Operand:
         return _Operand(value, (int(value), int(value)) if isinstance(value, int) else None)
     if one.operator == "in":
         return _Operand(_is_in(_operand(one.parts[0], columns), one.parts[1]), (0, 1))
+    if one.operator in ("&", "|"):
+        return _Operand(_joined(one, columns), (0, 1))
     parts = [_operand(part, columns) for part in one.parts]
     first, last = parts[0], parts[-1]
     if one.operator in _ARITHMETIC:
@@ -170,24 +179,57 @@ def _operand(one: Expression, columns: Mapping[str, Any]) -> _Operand:
     if one.operator == "-x":
         return _calculated("-", _Operand(-0.0) if first.bounds is None else _Operand(0, (0, 0)), first)
     if one.operator == "~":
-        return _Operand(np.logical_not(first.items), (0, 1))
-    if one.operator in ("&", "|"):
-        both = np.logical_and if one.operator == "&" else np.logical_or
-        return _Operand(both(first.items, last.items), (0, 1))
+        return _Operand(np.logical_not(_truth(first)), (0, 1))
     return _Operand(_compared(one.operator, first, last), (0, 1))
 
 
 def _column(column: Any) -> _Operand:
+    if isinstance(column, NullableColumn):
+        return _column(column.items)._replace(valid=column.valid)
     kind = getattr(column, "dtype", None)
     if kind is None or kind.kind == "f":
         return _Operand(column)
     return _Operand(column, (0, 1) if kind.kind == "b" else (int(column.min()), int(column.max())))
 
 
+def _whole(one: _Operand) -> Any:
+    """The items, if none is None."""
+    if one.valid is not None:
+        raise NotFoldedError("with None, Python has an error, or a result that is no item of a column")
+    return one.items
+
+
+def _truth(one: _Operand) -> Any:
+    """Whether each item is true, as ``if`` takes it. None is not."""
+    import numpy as np
+
+    items = np.asarray(one.items)
+    found = items if items.dtype == bool else items != 0
+    return found if one.valid is None else found & one.valid
+
+
+def _joined(one: Expression, columns: Mapping[str, Any]) -> Any:
+    """Two conditions that ``&`` or ``|`` joins. If the right one reads a field that is None, it is computed for the
+    records of which the left one does not decide: Python does not look at it for the others, and it may be an error."""
+    import numpy as np
+
+    first, read = _truth(_operand(one.parts[0], columns)), dict.fromkeys(one.parts[1].paths())
+    if not any(isinstance(columns[name], NullableColumn) for name in read):
+        last = _truth(_operand(one.parts[1], columns))
+    else:
+        last, asked = np.zeros(first.shape, bool), np.flatnonzero(first if one.operator == "&" else ~first)
+        if len(asked):
+            some = {name: items_at(columns[name], asked) for name in read}
+            last[asked] = _truth(_operand(one.parts[1], some))
+    return np.logical_and(first, last) if one.operator == "&" else np.logical_or(first, last)
+
+
 def _calculated(sign: str, one: _Operand, other: _Operand) -> _Operand:
     """Floats are those of IEEE in both ways. Of two NaN that meet, either may be the result: they are refused."""
     import numpy as np
 
+    for each in (one, other):
+        _whole(each)
     made = _ARITHMETIC[sign]
     if sign == "/" or one.bounds is None or other.bounds is None:
         by = _floats(other)
@@ -208,8 +250,10 @@ def _compared(sign: str, one: _Operand, other: _Operand) -> Any:
     import numpy as np
 
     for this, that in ((one, other), (other, one)):
-        if that.items is None:  # no field in a column is None
-            return np.full(len(this.items), sign == "!=")
+        if that.items is None:
+            return np.full(len(this.items), sign == "!=") if this.valid is None else this.valid == (sign == "!=")
+    if one.valid is not None or other.valid is not None:
+        return _compared_with_none(sign, one, other)
     if one.bounds is not None and other.bounds is not None:
         return _COMPARISONS[sign](_integers(one), _integers(other))
     if not _is_text(one) and not _is_text(other):
@@ -217,8 +261,21 @@ def _compared(sign: str, one: _Operand, other: _Operand) -> Any:
     return _of_texts(_OF_TEXTS[sign], one.items, other.items)
 
 
+def _compared_with_none(sign: str, one: _Operand, other: _Operand) -> Any:
+    """None is equal to None alone. It has no order: Python has an error."""
+    if sign not in ("==", "!="):
+        raise NotFoldedError("None has no order")
+    there = [True if each.valid is None else each.valid for each in (one, other)]
+    alike = _compared("==", one._replace(valid=None), other._replace(valid=None)) & there[0] & there[1]
+    if one.valid is not None and other.valid is not None:
+        alike |= ~(one.valid | other.valid)
+    return alike if sign == "==" else ~alike
+
+
 def _is_in(one: _Operand, items: Expression) -> Any:
     """Whether each is one of some items. The cost of a record is bounded, however many items there are."""
+    if one.valid is not None:  # None is none of them
+        return _is_in(one._replace(valid=None), items) & one.valid
     import numpy as np
 
     values = items.parts[0]
@@ -233,7 +290,7 @@ def _of_texts(function: str, *operands: Any) -> Any:
     """What a function of Arrow says of texts. A column of texts is one of Arrow, so that is here."""
     import pyarrow.compute as pc
 
-    from millwheel.rpc.columns import texts_of, truths_of
+    from millwheel.rpc.columns import texts_of
 
     first, last = (texts_of([one])[0] if isinstance(one, str) else one for one in operands)
     if isinstance(last, tuple):

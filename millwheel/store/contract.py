@@ -12,9 +12,9 @@ Every implementation passes the same test suite, ``tests/contracts/test_store_co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 
@@ -24,6 +24,7 @@ from millwheel.model.incarnation import IncarnationId
 __all__ = [
     "TERMINAL_SEQUENCER",
     "Append",
+    "AppendQueue",
     "CorruptValueError",
     "JournalExistsError",
     "JournalHead",
@@ -233,3 +234,17 @@ class StateStore(Protocol):
 
     async def close(self) -> None:
         """Release all resources. Outstanding calls fail with StoreUnavailableError."""
+
+
+@runtime_checkable
+class AppendQueue(Protocol):
+    """What a store may have besides: appends that need no coroutine. A store over a network has none."""
+
+    def append_soon(self, journal: str, append: Append, done: Callable[[BaseException | None], None], /) -> None:
+        """Do what :meth:`StateStore.append` does, soon, in the order of all calls.
+
+        Args:
+            journal: The journal.
+            append: The entry.
+            done: Gets what ``append`` would raise, or None. It runs on the caller's event loop, and must not raise.
+        """

@@ -19,7 +19,7 @@ from millwheel.store.contract import Append, JournalHead, PartId, StateRow, Stor
 from millwheel.store.heads import JournalHeads
 from millwheel.store.rocks import Rocks, RowBatch
 from millwheel.store.rows import DropIncarnation, Purge, StateFlush
-from millwheel.store.writer import StoreThread
+from millwheel.store.writer import Notice, StoreThread
 
 __all__ = ["EmbeddedStore"]
 
@@ -62,12 +62,19 @@ class EmbeddedStore:
 
     async def append(self, journal: str, append: Append) -> None:
         """See :meth:`StateStore.append`. Appends of one journal take effect in the order of the calls."""
+        await self._thread.call(self._staged(journal, append), sync=append.sync, size=len(append.entry))
 
+    def append_soon(self, journal: str, append: Append, done: Callable[[BaseException | None], None]) -> None:
+        """See :meth:`AppendQueue.append_soon`. Those of one turn of the loop share one write and one sync."""
+        notice = Notice(asyncio.get_running_loop(), done)
+        self._thread.begin(notice, self._staged(journal, append), sync=append.sync, size=len(append.entry))
+
+    def _staged(self, journal: str, append: Append) -> Callable[[RowBatch], None]:
         def stage(batch: RowBatch) -> None:
             if self.heads.append(journal, append, batch) and self.heads.has_cleared(journal):
                 self._thread.call_later(Purge(self._rocks, self.heads, journal, append.truncation_point))
 
-        await self._thread.call(stage, sync=append.sync, size=len(append.entry))
+        return stage
 
     async def read_entries(self, journal: str, first: int, last: int) -> list[bytes]:
         """See :meth:`StateStore.read_entries`. Reads entries by key, without a scan."""

@@ -52,8 +52,10 @@ class RetriedCalls:
         finally:
             self.repeated -= bool(failures)
 
-    async def append(self, store: StateStore, journal: str, append: Append) -> None:
-        """Append to the journal.
+    async def append(
+        self, store: StateStore, journal: str, append: Append, failed: StoreUnavailableError | None = None
+    ) -> None:
+        """Append to the journal. ``failed``: the error of a first attempt that was made already.
 
         Raises:
             SequencerRefusedError: There is a newer owner.
@@ -61,8 +63,11 @@ class RetriedCalls:
         uncertain = False
 
         async def attempt() -> None:
-            nonlocal uncertain
+            nonlocal uncertain, failed
             try:
+                if failed is not None:
+                    before, failed = failed, None
+                    raise before
                 await store.append(journal, append)
             except StoreUnavailableError:
                 uncertain = True

@@ -7,8 +7,9 @@ A caller gets its result only after the sync that makes the result durable. This
 caused a refusal may be part of the same group.
 
 On some disks a sync takes less time than a handover of the interpreter lock to another thread and back. There, small
-groups are committed in place, on the caller's event loop (:class:`_Place`). While the thread has calls, small ones wait
-until it has none. Were they queued behind those, a busy server would hand over every commit after its first large one.
+groups are committed in place, on the caller's event loop (:mod:`millwheel.store.commit_place`). While the thread has
+calls, small ones wait until it has none. Were they queued behind those, a busy server would hand over every commit
+after its first large one.
 On a disk with slow syncs all writes go through the thread.
 """
 
@@ -24,22 +25,16 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol, TypeVar
 
+from millwheel.store.commit_place import CommitPlace
 from millwheel.store.contract import StoreUnavailableError
 from millwheel.store.rocks import Rocks, RowBatch
 
-__all__ = ["SlicedWork", "StoreThread"]
+__all__ = ["Notice", "SlicedWork", "StoreThread"]
 
 Result = TypeVar("Result")
 
 _SMALL_BYTES: Final = 64 << 10
 """The largest call that is committed in place, so that its write and sync stay short."""
-_FAST_SYNC_SECONDS: Final = 300e-6
-"""Syncs in place are worthwhile only if they are shorter than this. A thread that returns from the disk waits about as
-long for the lock of a busy interpreter."""
-_MAX_REMEMBERED: Final = 9
-_PROBE_EVERY: Final = 32
-"""While syncs are slow, one in this many small groups is still committed in place, to measure the sync time again."""
-
 _YIELD_SECONDS: Final = 20e-6
 """The pause after each slice. Building a slice holds the interpreter lock, so the pause lets other threads run."""
 
@@ -51,44 +46,43 @@ class SlicedWork(Protocol):
         """Put the next slice into ``batch``. Return whether it was the last one."""
 
 
+class Notice:
+    """Stands for the future of a call whose caller has a function instead. So the call needs no task."""
+
+    __slots__ = ("_loop", "_notify")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, notify: Callable[[BaseException | None], None]) -> None:
+        """``notify`` gets the error of the call, or None. It runs on ``loop``, and must not raise."""
+        self._loop = loop
+        self._notify = notify
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """The caller's event loop."""
+        return self._loop
+
+    def done(self) -> bool:
+        """Whether it needs no answer any more."""
+        return False
+
+    def set_result(self, _: object) -> None:
+        """The call has succeeded."""
+        self._notify(None)
+
+    def set_exception(self, error: BaseException) -> None:
+        """The call has failed."""
+        self._notify(error)
+
+
 @dataclass(slots=True)
 class WriteCall:
     """One waiting call. ``answer`` or ``error`` is the caller's result."""
 
-    future: asyncio.Future[Any] | None
+    future: asyncio.Future[Any] | Notice | None
     stage: Callable[[RowBatch], Any] | None
     work: SlicedWork | None
     sync: bool
     answer: Any = None
     error: BaseException | None = None
-
-
-class _Place:
-    """Whether a small group may be committed in place. The median time of the last syncs in place decides.
-
-    The median ignores a single slow sync, which every disk has. Syncs on the thread are not measured: their times
-    include the wait for the interpreter lock.
-    """
-
-    def __init__(self) -> None:
-        self._last = deque([0.0] * _MAX_REMEMBERED, _MAX_REMEMBERED)
-        self._typical = 0.0
-        self._refused = 0
-
-    def allows(self) -> bool:
-        """Return whether recent syncs were fast, or it is time for another measurement."""
-        if self._typical < _FAST_SYNC_SECONDS:
-            return True
-        self._refused += 1
-        if self._refused < _PROBE_EVERY:
-            return False
-        self._refused = 0
-        return True
-
-    def took(self, seconds: float) -> None:
-        """Record the duration of a sync in place."""
-        self._last.append(seconds)
-        self._typical = sorted(self._last)[_MAX_REMEMBERED // 2]
 
 
 class StoreThread:
@@ -102,7 +96,7 @@ class StoreThread:
         self._reloads: list[Callable[[], None]] = []
         self._stale = False
         self._closed = False
-        self._place = _Place()
+        self._place = CommitPlace()
         self._here: list[WriteCall] = []
         """Small calls that the event loop commits in place when its other ready callbacks have run and the thread
         has no calls."""
@@ -133,8 +127,20 @@ class StoreThread:
         Raises:
             StoreUnavailableError: if the write failed. An error of ``stage`` is raised as it is.
         """
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Result] = loop.create_future()
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self.begin(future, stage, sync=sync, size=size)
+        return await future
+
+    def begin(
+        self,
+        future: asyncio.Future[Any] | Notice,
+        stage: Callable[[RowBatch], object],
+        *,
+        sync: bool = True,
+        size: int = 0,
+    ) -> None:
+        """As :meth:`call`, from the loop of ``future``, which gets the result or the error."""
+        loop = future.get_loop()
         call = WriteCall(future, stage, None, sync)
         if size <= _SMALL_BYTES and self._may_commit_here(loop):
             self._here.append(call)
@@ -142,8 +148,7 @@ class StoreThread:
                 loop.call_soon(self._commit_here)
         else:
             self._commit_here()
-            self._enqueue(call)
-        return await future
+            self._enqueue(call, fail=True)
 
     def _may_commit_here(self, loop: asyncio.AbstractEventLoop) -> bool:
         if self._stale or self._closed:
@@ -151,7 +156,7 @@ class StoreThread:
         if self._here:
             future = self._here[0].future
             return future is not None and future.get_loop() is loop
-        return self._place.allows()
+        return self._place.allows(time.perf_counter())
 
     def _commit_here(self) -> None:
         """Commit the waiting calls in place. If that is not possible, queue them for the thread in the same order."""

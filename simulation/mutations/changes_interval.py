@@ -362,6 +362,18 @@ rewriting(
 )
 
 rewriting(
+    "batches-left-after-an-append",
+    "G8",
+    "a batch that ran while an append was in flight is committed when that ends",
+    IntervalPump,
+    "waits = bool(batch) or ",
+    "waits = ",
+    seeds=20,
+    test="tests/worker/interval/test_skipped_passes.py::test_a_batch_behind_an_append_is_committed_after_it",
+    why="in most simulated runs other records come at once",
+)
+
+rewriting(
     "acks-of-stragglers-wait",
     "G8",
     "an ACK of a stored weak production is journaled at once if no append is in flight",

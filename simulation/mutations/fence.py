@@ -21,9 +21,10 @@ from millwheel.store.contract import (
 from millwheel.store.memory import MemoryStore
 from millwheel.store.repetition import RetriedCalls
 from millwheel.worker.messages import Appended, AppendEntry
-from millwheel.worker.process import events
+from millwheel.worker.process import appends
+from millwheel.worker.process.appends import JournalAppends
 from millwheel.worker.process.calls import CallingHost
-from simulation.mutations.base import mutation, replace, rewrite
+from simulation.mutations.base import mutation, replace, rewrite, rewriting
 
 __all__: list[str] = []
 
@@ -89,7 +90,7 @@ def refusal_taken_for_success() -> None:
             await retried.append(store, effect.journal, effect.append)
         posting.post(Appended(effect.append.commit))
 
-    replace(events, "append", lambda _: append)
+    replace(appends, "append", lambda _: append)
 
 
 @mutation("G1", "an append of unknown outcome is repeated until it is certain")
@@ -108,7 +109,34 @@ def silence_taken_for_success() -> None:
 
         return once
 
-    replace(events, "append", make)
+    replace(appends, "append", make)
+
+
+_QUEUED = "the simulator's stores are behind a network, and have no appends without a coroutine"
+
+rewriting(
+    "silence_of_the_queue_for_success",
+    "G1",
+    "an append without a coroutine is repeated, too, until its outcome is certain",
+    JournalAppends,
+    "if error is None:",
+    "if error is None or isinstance(error, StoreUnavailableError):",
+    seeds=0,
+    test="tests/worker/test_host.py::test_an_append_of_unknown_outcome_is_repeated_until_known",
+    why=_QUEUED,
+)
+
+rewriting(
+    "refusal_by_the_queue_for_success",
+    "G3",
+    "an append without a coroutine that is refused deposes its owner",
+    JournalAppends,
+    "if error is None:",
+    "if error is None or isinstance(error, SequencerRefusedError):",
+    seeds=0,
+    test="tests/worker/test_host.py::test_an_append_that_a_successor_refuses_ends_the_owner",
+    why=_QUEUED,
+)
 
 
 @mutation("G3", "each assignment has a sequencer of its own")

@@ -9,6 +9,7 @@ from millwheel.model import envelope
 from millwheel.store.cassandra import append_connections, journals, states
 from millwheel.store.cassandra.frames import ConnectionState
 from millwheel.store.cassandra.journals import Journals
+from millwheel.store.commit_place import CommitPlace
 from millwheel.store.writer import StoreThread
 from millwheel.worker.process.building import Builder
 from simulation.mutations.base import mutation, rewriting
@@ -153,6 +154,19 @@ rewriting(
     seeds=0,
     test="tests/store/test_writer.py::test_a_small_call_waits_for_the_thread_and_is_in_place",
     why="in the simulator the thread is idle between two steps; the test shows it in seconds",
+)
+
+
+rewriting(
+    "busy_loops_wait_for_syncs",
+    "G8",
+    "syncs on the event loop take a quarter of its time at most, unless they are as short as a handover",
+    CommitPlace,
+    "and self._spent < _BURST_SECONDS",
+    "and True",
+    seeds=0,
+    test="tests/store/test_commit_place.py::test_short_syncs_take_a_quarter_of_a_busy_loops_time",
+    why="syncs take no time in the simulator",
 )
 
 

@@ -78,7 +78,7 @@ def test_a_line_has_the_seconds_of_each_recovery() -> None:
     assert cells(Measured("a", "", runs=[PeerRun(records_per_s=1, recovery_s=3.25), FAILED]))[9:] == ["3.2 s · –"]
 
 
-PEERS: list[Peer] = [Bytewax(), Flink("flink-table", "", {}), Flink("flink-datastream", "", {})]
+PEERS: list[Peer] = [Bytewax(), Flink("flink-table", Path(), {}), Flink("flink-datastream", Path(), {})]
 
 
 def test_systems_are_chosen_by_how_their_names_begin() -> None:
@@ -108,10 +108,24 @@ def running(program: Path) -> list[psutil.Process]:
     return found
 
 
+def job_at(place: str, processes: int = 1) -> Job:
+    """A job in this folder. Its broker is not there."""
+    return Job(
+        broker="127.0.0.1:1",
+        source="from",
+        target="to",
+        window_ms=1_000,
+        out_of_order_ms=500,
+        processes=processes,
+        commit_seconds=1,
+        place=place,
+    )
+
+
 async def test_a_store_that_is_not_made_in_time_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = written(tmp_path / "hangs")
     monkeypatch.setattr("bench.peers.jobs.BYTEWAX", SimpleNamespace(python=program))
-    job = Job("127.0.0.1:1", "from", "to", 1_000, 500, 1, 1, str(tmp_path / "place"))
+    job = job_at(str(tmp_path / "place"))
 
     async def ready() -> None:
         async with Bytewax().ready(job):
@@ -175,7 +189,7 @@ async def test_flink_goes_on_from_its_newest_checkpoint(tmp_path: Path, monkeypa
     program = written(tmp_path / "program", f'echo "$PEER_JOB" > "{given}.part"; mv "{given}.part" "{given}"')
     monkeypatch.setattr("bench.peers.jobs.FLINK", SimpleNamespace(python=program))
     monkeypatch.setattr("bench.peers.jobs.connector_jar", lambda: tmp_path / "connector.jar")
-    job = Job("127.0.0.1:1", "from", "to", 1_000, 500, 1, 1, str(tmp_path / "place"))
+    job = job_at(str(tmp_path / "place"))
 
     async def settings(system: Started) -> dict[str, str]:
         await until(given.exists, patience(20), every=0.05)
@@ -184,7 +198,7 @@ async def test_flink_goes_on_from_its_newest_checkpoint(tmp_path: Path, monkeypa
         await system.crash()
         return found
 
-    async with Flink("flink-table", "any.py", {}).ready(job) as system:
+    async with Flink("flink-table", Path("any.py"), {}).ready(job) as system:
         await system.start()
         assert "execution.state-recovery.path" not in await settings(system)
         for number in (9, 10):
@@ -199,7 +213,7 @@ async def test_flink_goes_on_from_its_newest_checkpoint(tmp_path: Path, monkeypa
 
 def test_settings_of_the_command_come_before_those_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.peers.jvm.spark_jars", lambda: [Path("/a.jar"), Path("/b.jar")])
-    job = Job("127.0.0.1:1", "from", "to", 1_000, 500, 3, 1, "/place")
+    job = job_at("/place", 3)
     settings = Spark({"maxOffsetsPerTrigger": "5"}).settings(job)
     assert settings["maxOffsetsPerTrigger"] == "5"
     assert settings["spark.master"] == "local[3]"
@@ -270,7 +284,7 @@ EXPECTED = list(HITS.counts().items())
 async def killed(system: Faked, monkeypatch: pytest.MonkeyPatch) -> PeerRun:
     """A run of it with a kill."""
     monkeypatch.setattr("bench.peers.running.OutputReader", lambda *_: system)
-    job = Job("127.0.0.1:1", "from", "to", 10_000, 500, 1, 1, "")
+    job = job_at("")
     return await measure(system, job, HITS, dict(EXPECTED), patience(20), kill=True)
 
 

@@ -13,6 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from millwheel.cli.cluster import plain_health
+from millwheel.cli.column_use import plain_columns
 from millwheel.cli.connector_rows import connector_row
 from millwheel.cli.dead_letter_rows import plain_replay
 from millwheel.cli.event import plain_event
@@ -246,7 +247,13 @@ async def _intervals(run: Printing) -> list[Any]:
 
 
 def _check_what_is_rare(run: Printing) -> None:
-    """What a server shows only after minutes, or under load."""
+    """What a server shows only after minutes, under load, or with other settings."""
+    use = wire.ComputationColumns(inputs=[wire.InputColumns(stream="words/spoken", by_values="its key is code")])
+    taken = wire.HookTime(hook="process_record", calls=4, by_columns=3)
+    shown = plain_columns(use, [taken])
+    run.page.check(shown, "column use", "topology describe")
+    assert shown is not None
+    assert shown["share_by_columns"] == 0.75
     reads = cluster_pb2.ComputationOverview(name="a-reader", connector=cluster_pb2.CONNECTOR_PART_READS)
     row = connector_row("words", reads, cluster_pb2.ComputationOverview(), [])
     run.page.check(row, "running connector", "connectors show")
@@ -257,8 +264,8 @@ def _check_what_is_rare(run: Printing) -> None:
     run.page.check(plain_failures(failures), "failures", "failures")
     hot = interval_pb2.IntervalStatus(hot_keys=[wire.KeyLoad(key=b"\xff", share=0.5)])
     run.page.check(plain_status(hot), "listed interval", "interval list")
-    taken = catalog_pb2.EventRecord(owners=[catalog_pb2.OwnerChange(before="a", after="b", intervals=1)])
-    run.page.check(plain_event(taken), "event", "event list")
+    moved = catalog_pb2.EventRecord(owners=[catalog_pb2.OwnerChange(before="a", after="b", intervals=1)])
+    run.page.check(plain_event(moved), "event", "event list")
     replay = ReplayReport(refused=[RefusedLetter(1, "a timer")])
     run.page.check(plain_replay(replay), "replay report", "dead-letter replay")
     health = cluster_pb2.GetClusterHealthResponse(

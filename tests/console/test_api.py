@@ -172,6 +172,7 @@ async def test_an_overview_has_rows_with_sums_and_watermarks(
     row = await until(accounts, patience(30), holds=lambda one: one["hooks"] and one["keys"] == "3")
     assert (row["name"], row["intervals"], row["workers"], row["without_owner"]) == ("accounts", 2, ["dev"], 0)
     assert row["hooks"][0]["calls"] == "3"
+    assert row["columns"]["by_records"].startswith("it has no tumbling windows")
     assert row["watermark"]["held_by"]
     flowing = await until(accounts, patience(30), holds=lambda one: one["traffic"])
     assert [one["stream"] for one in flowing["traffic"]] == ["shop/orders"]

@@ -32,7 +32,7 @@ async def test_every_view_shows_what_runs(
     views = {
         "#/topologies": topology,
         f"#/topology/{topology}": last,
-        f"#/topology/{topology}/{last}": "Held by",
+        f"#/topology/{topology}/{last}": "by records: it has no tumbling windows",
         "#/time": last,
         f"#/time/{topology}/{last}": "Held by",
         f"#/keys/{topology}/{last}": "2 intervals",

@@ -63,6 +63,7 @@ NOT_RUN = {
     "make constraints": "it changes the checkout",
     "make bench": "takes minutes",
     "make bench-peers": "takes half an hour, and installs other systems",
+    "make bench-nexmark": "takes ten minutes, and installs other systems",
     "make bench-full": "takes half an hour, and changes the checkout",
     "make coverage": ITSELF,
     "make dist": "takes minutes: CI runs it, and tests/release tries what it builds",

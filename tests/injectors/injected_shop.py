@@ -22,6 +22,13 @@ class Note(Order):
     note: str | None = None
 
 
+class Guest(msgspec.Struct):
+    """An order of a customer who is perhaps not known. It has no key then."""
+
+    user: str | None
+    number: int
+
+
 class Sold(msgspec.Struct):
     """A record with a field that may be null."""
 
@@ -106,6 +113,8 @@ def topology(
 
 shop = topology("shop", Echo, "customer", "echo")
 notes = topology("notes", Echo, "customer", "echo", kind=Note)
+numbered = topology("numbered", Echo, "number", "echo")
+guests = topology("guests", Loose, "user", kind=Guest)
 codekeyed = topology("codekeyed", Hours, bucket, "totals")
 throttled = topology("throttled", Echo, "customer", "echo", skew=mw.seconds(10))
 fussy = topology("fussy", Echo, only_odd, "echo")

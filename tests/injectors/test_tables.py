@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from array import array
 from collections import Counter
@@ -26,6 +27,7 @@ from tests.injectors.by_columns import sent_by_columns
 from tests.injectors.conftest import Submit, submit_to
 from tests.injectors.injected_shop import Order
 from tests.injectors.test_with_server import ORDERS, TIMES, check_once, everything
+from tests.patience import patience
 
 COLUMNS = {"user": [one.customer for one in ORDERS], "number": [one.number for one in ORDERS], "at": TIMES}
 
@@ -79,10 +81,10 @@ async def test_rows_and_columns_have_the_same_ids(
 
 @pytest.mark.guarantee("G1", section="6.1.1")
 async def test_ids_of_columns_go_with_single_rows(server: DevServer, submit: Submit, sent: list[int]) -> None:
-    """Nulls make rows of a table, and each has its id. Texts, bytes and integers of any width may be ids."""
+    """Lists make rows of a table, and each has its id. Texts, bytes and integers of any width may be ids."""
     await submit("shop")
     ids = pa.array(range(2_500), pa.uint64())
-    table = pa.table({**COLUMNS, "order": ids, "more": [None, *range(2_499)]})
+    table = pa.table({**COLUMNS, "order": ids, "more": [[1]] * 2_500})
     for some in (table, table.set_column(3, "order", ids.cast(pa.large_string())).drop_columns(["more"])):
         await send(server, some.slice(0, 2_000), end=False, id_column="order")
     assert sum(sent) >= 2_000, "the second table was sent by columns"
@@ -133,8 +135,9 @@ async def test_a_field_that_may_be_none_takes_a_column(server: DevServer, submit
         pa.table(COLUMNS).cast(pa.schema([("user", pa.large_string()), ("number", pa.int16()), ("at", pa.int64())])),
         pa.table({**COLUMNS, "user": pa.array(COLUMNS["user"]).dictionary_encode()}),
         pa.table({**COLUMNS, "more": [b"\xff"] * 2_500}).combine_chunks().to_batches()[0],
+        pa.table({**COLUMNS, "more": [None, *range(2_499)]}),
     ],
-    ids=["times", "pandas", "other widths", "dictionary", "record batch"],
+    ids=["times", "pandas", "other widths", "dictionary", "record batch", "nulls of another column"],
 )
 async def test_each_form_of_a_table_goes_by_columns(
     server: DevServer, submit: Submit, sent: list[int], table: Any
@@ -148,12 +151,11 @@ async def test_each_form_of_a_table_goes_by_columns(
 @pytest.mark.parametrize(
     "more",
     [
-        {"more": [None, *range(2_499)]},
         {"more": [[1, 2]] * 2_500},
         {"more": [timedelta(seconds=1)] * 2_500},
         {"more": pa.array(range(0, 2_500_000, 1_000), pa.timestamp("ns"))},
     ],
-    ids=["nulls", "lists", "another type", "times of pandas"],
+    ids=["lists", "another type", "times of pandas"],
 )
 async def test_what_is_no_plain_column_goes_row_by_row(
     server: DevServer, submit: Submit, sent: list[int], more: dict[str, Any]
@@ -162,6 +164,39 @@ async def test_what_is_no_plain_column_goes_row_by_row(
     await send(server, pa.table({**COLUMNS, **more}), position=5)
     check_once(await everything(server.address, "echo"), ORDERS)
     assert not sent
+
+
+@pytest.mark.guarantee("G1", section="5.2")
+async def test_nulls_of_a_field_that_may_be_none_go_by_columns(
+    server: DevServer, submit: Submit, sent: list[int]
+) -> None:
+    await submit("notes")
+    notes = [None if one % 3 else f"note {one}" for one in range(2_500)]
+    await send(server, pa.table({**COLUMNS, "note": notes}).slice(1), end=False)
+    assert sum(sent) >= 2_499
+    wrong = send(server, pa.table({**COLUMNS, "number": [None, *range(2_499)]}), end=False)
+    with pytest.raises(ValueEncodeError, match=r"row 0.*number"):
+        await asyncio.wait_for(wrong, patience(10))  # if the row was sent, its record would fail for ever
+    await send(server, pa.table({**COLUMNS, "note": notes}).slice(0, 1))
+    check_once(await everything(server.address, "echo"), ORDERS)
+
+
+@pytest.mark.guarantee("G1", section="4.2")
+async def test_a_key_that_is_an_integer_goes_by_columns(server: DevServer, submit: Submit, sent: list[int]) -> None:
+    await submit("numbered")
+    await send(server, pa.table(COLUMNS))
+    found = [(row["user"], row["number"], row["nth"]) for row in await everything(server.address, "echo")]
+    assert Counter(found) == Counter((str(one.number), one.number, 1) for one in ORDERS)
+    assert sum(sent) >= len(ORDERS)
+
+
+@pytest.mark.guarantee("G1", section="4.2")
+async def test_a_null_as_a_key_is_refused_with_its_row(server: DevServer, submit: Submit) -> None:
+    await submit("guests")
+    users: list[Any] = [one.customer for one in ORDERS]
+    users[5] = None
+    with pytest.raises(KeyExtractionError, match="row 5"):
+        await send(server, pa.table({**COLUMNS, "user": users}))
 
 
 async def test_a_key_that_code_computes_goes_row_by_row(server: DevServer, submit: Submit, sent: list[int]) -> None:
@@ -397,8 +432,8 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("more", "level", "why"),
     [
-        ({"note": pa.array([None, "x"] * 750)}, "WARNING", r"column 'note' has nulls.*columns: leave the column out"),
-        ({"fee": pa.array([None, 2] * 750)}, "INFO", r"column 'fee' has nulls\. It has the same effect"),
+        ({"note": [["x"]] * 1_500}, "WARNING", r"column 'note' is of type list.*columns: leave the column out"),
+        ({"fee": pa.nulls(1_500)}, "INFO", r"column 'fee' is of type null\. It has the same effect"),
         ({"price": pa.array([1] * 1_500)}, "WARNING", r"column 'price' is of type int64.*cast it to double"),
     ],
     ids=["undeclared", "nulls", "width"],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -130,11 +132,25 @@ def test_hook_times_are_sums_over_the_workers_that_there_are() -> None:
 
 
 def test_times_of_a_hook_add_up_over_intervals() -> None:
-    parts = [wire.HookTime(hook=hook, calls=2, seconds=0.5, failures=1, blocked=1) for hook in ("b", "a", "b")]
-    assert [(one.hook, one.calls, one.seconds, one.failures, one.blocked) for one in merged_hooks(parts)] == [
-        ("a", 2, 0.5, 1, 1),
-        ("b", 4, 1.0, 2, 2),
-    ]
+    figures: dict[str, Any] = {"calls": 2, "seconds": 0.5, "failures": 1, "blocked": 3, "by_columns": 4, "oversized": 5}
+    parts = [wire.HookTime(hook=hook, **figures) for hook in ("b", "a", "b")]
+    twice = {name: 2 * figure for name, figure in figures.items()}
+    assert merged_hooks(parts) == [wire.HookTime(hook="a", **figures), wire.HookTime(hook="b", **twice)]
+
+
+def test_what_keeps_records_from_columns_is_that_of_any_worker() -> None:
+    book = LoadBook()
+    inputs = [wire.InputColumns(stream="t/in", by_values="its key is computed by code")]
+    given: list[dict[str, Any]] = [{}, {"inputs": inputs}, {"by_records": "columns are off"}, {"inputs": inputs}]
+    for number, one in enumerate(given):
+        load = wire.GetWorkerLoadResponse()
+        load.columns.add(topology="t", computation="c", **one)
+        load.columns.add(topology="t", computation="b", **one if number < 2 else {})
+        load.columns.add(topology="other", computation="c")
+        book.on_load(f"w{number}", load, Timestamp(0))
+    found = [(one.computation, one.by_records, list(one.inputs)) for one in book.columns("t")]
+    assert found == [("b", "", inputs), ("c", "columns are off", [])]
+    assert book.columns("none") == []
 
 
 def test_traffic_of_processes_adds_up_and_weighs_latencies() -> None:

@@ -88,7 +88,8 @@ def rows(known: Catalog, *loads: inspection.IntervalLoad) -> wire.TopologyOvervi
             topology="shop", computation="counter", time=inspection.HookTime(hook="process_record", calls=4)
         )
     ]
-    book.on_load("w1", inspection.GetWorkerLoadResponse(intervals=loads, hooks=hooks), Timestamp(1))
+    columns = [inspection.ComputationColumns(topology="shop", computation="counter", by_records="it has no windows")]
+    book.on_load("w1", inspection.GetWorkerLoadResponse(intervals=loads, hooks=hooks, columns=columns), Timestamp(1))
     watermarks = {
         COUNTER: wire.WatermarkOverview(low_watermark_us=5, held_by="input"),
         GROUP: wire.WatermarkOverview(low_watermark_us=9),
@@ -121,6 +122,7 @@ async def test_a_row_has_watermark_failures_and_hooks(known: Catalog) -> None:
     assert (row.watermark.low_watermark_us, row.watermark.held_by) == (5, "input")
     assert row.failures.text == "it raises"
     assert [(one.hook, one.calls) for one in row.hooks] == [("process_record", 4)]
+    assert row.columns.by_records == "it has no windows"
     assert (list(whole.waiting_for), whole.version) == (["an owner"], 2)
 
 

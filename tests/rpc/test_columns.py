@@ -21,8 +21,10 @@ from millwheel.client.injector.tables import plain_table
 from millwheel.rpc.column_keys import numpy_here
 from millwheel.rpc.columns import RecordColumns, bytes_of, extremes_of, has_columns, longest_of
 from millwheel.rpc.deliveries import decode_delivery, record_count
+from millwheel.rpc.nullable_column import NullableColumn
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.sdk.errors import UsageError
+from millwheel.sdk.keys import encode_key
 from tests.patience import patience
 
 ROWS: list[dict[str, Any]] = [
@@ -51,6 +53,42 @@ def test_columns_arrive_as_they_were_sent(first: int, end: int) -> None:
     assert list(delivery.timestamps) == list(range(first, end))
     assert sum(map(len, sent.columns.buffers)) <= columns(first, end).batch.nbytes + 8
     assert record_count(sent) == end - first == len(delivery.ids.positions)  # type: ignore[union-attr]
+
+
+some = st.fixed_dictionaries(
+    {
+        "n": st.integers(-(1 << 63), (1 << 63) - 1),
+        "whole": st.none() | st.integers(-(1 << 63), (1 << 63) - 1),
+        "share": st.none() | st.floats(allow_nan=False),
+        "odd": st.none() | st.booleans(),
+        "text": st.none() | st.text(max_size=3),
+        "raw": st.none() | st.binary(max_size=3),
+    }
+)
+KINDS = pa.schema(
+    [("n", pa.int64()), ("whole", pa.int64()), ("share", pa.float64()), ("odd", pa.bool_()), ("text", pa.string()),
+     ("raw", pa.binary())]
+)  # fmt: skip
+
+
+@given(st.lists(some, min_size=1, max_size=20), st.integers(0, 3))
+def test_nulls_and_keys_of_integers_arrive_as_sent(rows: list[dict[str, Any]], before: int) -> None:
+    batch = pa.RecordBatch.from_pylist([*rows[:1] * before, *rows], KINDS).slice(before)
+    sent = RecordColumns(batch, array("q", range(len(rows))), "n")
+    message = sent.to_wire()
+    found = decode_delivery(request(wire.RecordColumns.FromString(message.SerializeToString())), None)
+    assert list(map(msgspec.msgpack.decode, found.values)) == rows
+    assert list(found.keys) == [encode_key(row["n"]) for row in rows] == list(sent.keys())
+    assert len(message.with_nulls) == sum(None in [row[name] for row in rows] for name in KINDS.names)
+    assert isinstance(found.values, RecordColumns)
+    for records in (sent, found.values):
+        for name in KINDS.names[:-1]:
+            column = records.column(name, np.arange(len(rows)))
+            nulls = isinstance(column, NullableColumn)
+            items = column.items.tolist() if nulls else column.tolist()
+            valid = column.valid.tolist() if nulls else [True] * len(rows)
+            one_by_one = [one if there else None for one, there in zip(items, valid, strict=True)]
+            assert one_by_one == [row[name] for row in rows]
 
 
 def test_columns_without_a_key_have_empty_keys() -> None:
@@ -187,8 +225,30 @@ def another_key(message: wire.RecordColumns) -> None:
     message.key = "texts"
 
 
-def a_number_as_key(message: wire.RecordColumns) -> None:
-    message.key = "size"
+def a_fraction_as_key(message: wire.RecordColumns) -> None:
+    message.key = "share"
+
+
+def a_column_beyond(message: wire.RecordColumns) -> None:
+    message.with_nulls.append(5)
+
+
+def a_column_twice(message: wire.RecordColumns) -> None:
+    message.with_nulls.extend([2, 2])
+
+
+def no_validity(message: wire.RecordColumns) -> None:
+    message.with_nulls.append(2)
+
+
+def a_longer_validity(message: wire.RecordColumns) -> None:
+    message.with_nulls.append(2)
+    message.buffers.insert(4, bytes(12))
+
+
+def a_key_with_nulls(message: wire.RecordColumns) -> None:
+    message.with_nulls.append(0)
+    message.buffers.insert(0, bytes(11))
 
 
 def half_a_time(message: wire.RecordColumns) -> None:
@@ -215,7 +275,9 @@ def names_of_long_characters(message: wire.RecordColumns) -> None:
     "change",
     [of_other_type, of_one_name, no_schema, a_long_schema, short_offsets, offsets_beyond, a_byte_more, an_offset_more,
      behind_the_texts, before_the_texts, behind_the_numbers, behind_the_bits, no_text, too_few, too_many, another_key,
-     a_number_as_key, half_a_time, more_times, long_names, names_of_long_characters],
+     a_fraction_as_key,
+     a_column_beyond, a_column_twice, no_validity, a_longer_validity, a_key_with_nulls,
+     half_a_time, more_times, long_names, names_of_long_characters],
 )  # fmt: skip
 def test_malformed_columns_are_refused(change: Callable[[wire.RecordColumns], None]) -> None:
     message = columns(5, 90).to_wire()

@@ -65,6 +65,13 @@ BY_COLUMNS: dict[str, Build] = {
     "an expression": lambda sales: counted(sales.filter(mw.col("price") > 5).filter(mw.col("item") != None)),  # noqa: E711
     "one that may be None": lambda sales: counted(sales.filter(mw.col("size") > 5)),
     "a selection": lambda sales: counted(sales.select(Income, euros=mw.col("price") / 100).filter(mw.col("euros") > 1)),
+    "a key of a number": lambda sales: counted(sales, "price"),
+    "numbers that may be None": lambda sales: counted(
+        sales,
+        least=agg.min("size"),
+        sizes=agg.sum("size", where=mw.col("size") != None),  # noqa: E711
+        mean=agg.mean("size", where=mw.col("size") > 2),
+    ),
     "aggregates": lambda sales: counted(sales, n=agg.sum("price"), m=agg.mean(mw.col("price") / 2)),
 }
 BY_VALUES: dict[str, tuple[Build, str]] = {
@@ -87,7 +94,6 @@ BY_VALUES: dict[str, tuple[Build, str]] = {
         "a function of Drawn makes the field 'rank', which select leaves out",
     ),
     "a text": (lambda sales: counted(sales.filter(mw.col("item"))), "its filter col('item') is not"),
-    "a key of a number": (lambda sales: counted(sales, "price"), "its key 'price' is no text"),
     "a key of two fields": (lambda sales: counted(sales, "shop", "item"), "its key is no single field"),
     "a function's aggregate": (
         lambda sales: counted(sales, n=agg.count(), dear=agg.count(where=lambda sale: sale.price > 1)),

@@ -144,25 +144,21 @@ flat_rows = st.fixed_dictionaries(
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(flat_rows, min_size=1, max_size=6), st.integers(0, 3))
-def test_rows_without_nulls_stay_columns(given_rows: list[dict[str, Any]], start: int) -> None:
-    """What is made of the columns, and of the other rows, is together what is made of each row."""
+def test_plain_rows_stay_columns(given_rows: list[dict[str, Any]], start: int) -> None:
+    """What is made of the columns is what is made of each row."""
     batch = pa.RecordBatch.from_pylist(given_rows, FLAT)[min(start, len(given_rows) - 1) :]
     rows = RowReader(OPTIONS, 0, NOW).read(batch)
-    columns, others = rows.divided()
-    found = [(row["id"], row["at"], msgspec.msgpack.encode(row)) for row in (columns or batch[:0]).to_pylist()]
-    if others is not None:
-        found += zip(others.ids, others.timestamps, map(msgspec.msgpack.encode, others.values), strict=True)
-        assert all(None in row.values() for row in others.values)
+    assert rows.are_plain
+    found = [(row["id"], row["at"], msgspec.msgpack.encode(row)) for row in rows.batch.to_pylist()]
     wanted = zip(rows.ids, rows.timestamps, map(msgspec.msgpack.encode, rows.values), strict=True)
-    assert sorted(found) == sorted(wanted)
-    assert columns is None or not any(column.null_count for column in columns.columns)
+    assert found == list(wanted)
 
 
 @pytest.mark.parametrize("more", [pa.array([[1], [2]]), pa.array([None, None])], ids=["lists", "nulls"])
-def test_lists_and_nulls_go_by_rows(more: pa.Array) -> None:
+def test_lists_and_columns_of_nulls_go_by_rows(more: pa.Array) -> None:
     batch = pa.record_batch({"id": ["a", "b"], "at": [1, 2], "more": more})
     rows = RowReader(SinkOptions("flights", "id", "at", any_timestamp=True), 0, NOW).read(batch)
-    assert rows.divided() == (None, rows)
+    assert not rows.are_plain
 
 
 class Sold(msgspec.Struct):
@@ -193,7 +189,7 @@ def test_days_decimals_and_intervals_are_what_types_take() -> None:
         "seen": pa.map_(TIME, pa.list_(pa.date32())),
     })  # fmt: skip
     read = RowReader(SinkOptions("flights", "id", "at"), 0, NOW).read(pa.RecordBatch.from_pylist([row], kinds))
-    assert read.divided() == (None, read)
+    assert not read.are_plain
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(read.values[0]), type=Sold) == Sold(
         date(2026, 2, 28), Decimal("1.50"), datetime(2026, 1, 1, 12, 0, 1), timedelta(days=-1, microseconds=5),
         time(9, 30), {date(1, 1, 1): Decimal("12345678901234567890.12"), date(9999, 12, 31): None},
@@ -241,7 +237,6 @@ def test_days_and_decimals_stay_columns() -> None:
         "id": pa.array(["a"]), "at": pa.array([1]), "day": pa.array([date(2026, 1, 1)]),
         "price": pa.array([Decimal("-0.10")], pa.decimal128(38, 18)),
     })  # fmt: skip
-    plain, others = RowReader(SinkOptions("flights", "id", "at"), 0, NOW).read(batch).divided()
-    assert plain is not None
-    assert others is None
-    assert plain.select(["day", "price"]).to_pylist() == [{"day": "2026-01-01", "price": "-0.100000000000000000"}]
+    rows = RowReader(SinkOptions("flights", "id", "at"), 0, NOW).read(batch)
+    assert rows.are_plain
+    assert rows.batch.select(["day", "price"]).to_pylist() == [{"day": "2026-01-01", "price": "-0.100000000000000000"}]

@@ -114,6 +114,44 @@ async def test_a_refusal_writes_nothing(opened: Opened) -> None:
     assert (opened.rocks.writes, opened.rocks.syncs) == (0, 0)
 
 
+async def ended_appends(store: EmbeddedStore, appends: list[tuple[str, Append]]) -> list[BaseException | None]:
+    """What appends without a coroutine end with, in the order of their ends."""
+    ended: asyncio.Queue[BaseException | None] = asyncio.Queue()
+    for journal, append in appends:
+        store.append_soon(journal, append, ended.put_nowait)
+    return [await ended.get() for _ in appends]
+
+
+@pytest.mark.guarantee("G2", section="6.1.2")
+async def test_appends_of_several_journals_in_a_turn_share_a_sync(opened: Opened) -> None:
+    """Each keeps its order and its fence: what is refused changes nothing, and takes no other along."""
+    for journal in ("first", "second"):
+        await opened.store.create_journal(journal)
+        await opened.store.fence(journal, 5)
+    opened.rocks.writes = opened.rocks.syncs = 0
+    await opened.store.append("j", entry(1))
+    assert (opened.rocks.writes, opened.rocks.syncs) == (1, 1)
+    older = Append(4, 1, 0, (), b"older")
+    asked = [("first", entry(1)), ("second", older), ("second", entry(1)), ("first", entry(2)), ("j", entry(1))]
+    ended = await ended_appends(opened.store, asked)
+    assert [type(error) for error in ended] == [
+        type(None), SequencerRefusedError, type(None), type(None), SequencerRefusedError
+    ]  # fmt: skip
+    assert (opened.rocks.writes, opened.rocks.syncs) == (2, 2)
+    assert await opened.store.read_entries("first", 1, 2) == [b"entry 1", b"entry 2"]
+    assert (await opened.store.read_head("second")).commit == 1
+
+
+async def test_an_append_without_a_coroutine_ends_with_each_failure(opened: Opened) -> None:
+    opened.rocks.fail_after = True
+    (error,) = await ended_appends(opened.store, [("j", entry(1))])
+    assert isinstance(error, StoreUnavailableError)
+    opened.rocks.fail_after = False
+    await asyncio.to_thread(opened.thread.close)
+    (error,) = await ended_appends(opened.store, [("j", entry(2))])
+    assert isinstance(error, StoreUnavailableError)
+
+
 async def test_an_append_does_not_wait_for_an_earlier_flush(opened: Opened) -> None:
     await opened.store.append("j", entry(1))
     rows = [StateRow(b"%d" % number, 1, bytes(100)) for number in range(50_000)]

@@ -103,11 +103,11 @@ actions = st.lists(st.one_of(send, send, advance, others), max_size=14)
 
 
 def as_table(receiver: IntervalReceiver, delivery: Delivery) -> Any:
-    """Deliver bids as columns of Arrow, as an injector sends tables without nulls."""
+    """Deliver bids as columns of Arrow, as an injector sends tables."""
     if delivery.stream == "bids" and isinstance(delivery.values, list):
         batch = pa.RecordBatch.from_pylist([msgspec.msgpack.decode(value) for value in delivery.values])
-        if any(column.null_count for column in batch.columns):
-            return deliver(receiver, delivery)  # a sender sends such a table by rows
+        nulls = {one.name: OF_NULLS.get(one.name, pa.string()) for one in batch.schema if one.type == pa.null()}
+        batch = batch.cast(pa.schema([(one.name, nulls.get(one.name, one.type)) for one in batch.schema]))
         records = RecordColumns(batch, array("q", delivery.timestamps), "auction")
         assert list(records) == delivery.values
         delivery.keys, delivery.values, delivery.timestamps = records.keys(), records, records.timestamps
@@ -115,6 +115,8 @@ def as_table(receiver: IntervalReceiver, delivery: Delivery) -> Any:
 
 
 deliver = IntervalReceiver.deliver
+OF_NULLS = {"size": pa.int64(), "price": pa.int64(), "weight": pa.float64()}
+"""The types of columns of which all values may be null. The others are texts."""
 
 
 def run(

@@ -44,7 +44,7 @@ from millwheel.worker.messages import (
 from millwheel.worker.process import events as events_module
 from millwheel.worker.process.host import CoreHost
 from millwheel.worker.process.run_queue import RunQueue
-from tests.faulty_store import FaultyStore
+from tests.faulty_store import FaultyStore, QueueingStore
 from tests.patience import patience, until
 from tests.worker.doubles import Answers, ScriptedCore, ScriptedPeers, delivery
 
@@ -58,9 +58,12 @@ class Rig:
     """A host around a scripted core, on a journal that sequencer 1 holds."""
 
     def __init__(
-        self, react: Callable[[Any], Sequence[Any]] = lambda event: (), clock: Callable[[], int] = wall_now
+        self,
+        react: Callable[[Any], Sequence[Any]] = lambda event: (),
+        clock: Callable[[], int] = wall_now,
+        store: type[FaultyStore] = FaultyStore,
     ) -> None:
-        self.store = FaultyStore()
+        self.store = store()
         self.peers = ScriptedPeers()
         self.core = ScriptedCore(react)
         self.queue = RunQueue(asyncio.get_running_loop()).share("t")
@@ -120,8 +123,11 @@ async def test_a_host_counts_each_refusal_and_no_ack() -> None:
 
 @pytest.mark.guarantee("G2", section="6.1.2")
 @pytest.mark.parametrize("script", [[], ["lost"], ["unsure"], ["lost", "unsure"], ["unsure", "lost", "lost"]])
-async def test_an_append_of_unknown_outcome_is_repeated_until_known(script: list[str]) -> None:
-    rig = Rig()
+@pytest.mark.parametrize("store", [FaultyStore, QueueingStore])
+async def test_an_append_of_unknown_outcome_is_repeated_until_known(
+    store: type[FaultyStore], script: list[str]
+) -> None:
+    rig = Rig(store=store)
     await rig.open()
     rig.store.script = list(script)
     await rig.perform(entry(1))
@@ -130,8 +136,9 @@ async def test_an_append_of_unknown_outcome_is_repeated_until_known(script: list
     assert await rig.store.read_entries(JOURNAL, 1, 1) == [b"entry 1"]
 
 
-async def test_a_host_says_that_it_repeats_a_call_as_long_as_it_does() -> None:
-    rig = Rig()
+@pytest.mark.parametrize("store", [FaultyStore, QueueingStore])
+async def test_a_host_says_that_it_repeats_a_call_as_long_as_it_does(store: type[FaultyStore]) -> None:
+    rig = Rig(store=store)
     await rig.open()
     rig.store.script = ["lost"] * 3
     assert not rig.host.retried.repeated
@@ -143,8 +150,9 @@ async def test_a_host_says_that_it_repeats_a_call_as_long_as_it_does() -> None:
 
 
 @pytest.mark.guarantee("G3", section="6.2")
-async def test_an_append_that_a_successor_refuses_ends_the_owner() -> None:
-    rig = Rig()
+@pytest.mark.parametrize("store", [FaultyStore, QueueingStore])
+async def test_an_append_that_a_successor_refuses_ends_the_owner(store: type[FaultyStore]) -> None:
+    rig = Rig(store=store)
     await rig.open()
     rig.store.script = ["unsure"]
     await rig.store.fence(JOURNAL, 2)
@@ -156,8 +164,9 @@ async def test_an_append_that_a_successor_refuses_ends_the_owner() -> None:
 
 
 @pytest.mark.guarantee("G3", section="6.2")
-async def test_our_commit_number_by_another_sequencer_is_not_ours() -> None:
-    rig = Rig()
+@pytest.mark.parametrize("store", [FaultyStore, QueueingStore])
+async def test_our_commit_number_by_another_sequencer_is_not_ours(store: type[FaultyStore]) -> None:
+    rig = Rig(store=store)
     await rig.open()
     rig.store.script = ["lost", "deposed"]
     await rig.perform(entry(1))
@@ -166,14 +175,41 @@ async def test_our_commit_number_by_another_sequencer_is_not_ours() -> None:
 
 
 @pytest.mark.guarantee("G3", section="6.2")
-async def test_a_refusal_after_no_silence_is_never_ours() -> None:
+@pytest.mark.parametrize("store", [FaultyStore, QueueingStore])
+async def test_a_refusal_after_no_silence_is_never_ours(store: type[FaultyStore]) -> None:
     """Another process has appended under this sequencer and number: nothing of this append is in the journal."""
-    rig = Rig()
+    rig = Rig(store=store)
     await rig.open()
     await rig.store.append(JOURNAL, Append(1, 1, 0, (), b"another's", True))
     await rig.perform(entry(1))
     assert rig.core.of(Appended) == []
     assert len(rig.core.of(Deposed)) == 1
+
+
+@pytest.mark.guarantee("G1", section="6.1.2")
+async def test_an_append_that_ends_after_its_host_posts_nothing() -> None:
+    for script in ([], ["lost"], ["deposed"]):
+        rig = Rig(store=QueueingStore)
+        await rig.open()
+        rig.store.script = list(script)
+        rig.store.gate.clear()
+        rig.core.react = lambda event: [entry(1)] if type(event) is Tick else ()
+        rig.host.post(Tick())
+        await until(lambda store=rig.store: store.in_flight)  # type: ignore[misc]
+        await rig.host.close()
+        rig.store.gate.set()
+        await until(lambda store=rig.store: not store.in_flight)  # type: ignore[misc]
+        await asyncio.sleep(0)
+        assert len(rig.store.appends) == 1
+        assert (rig.core.of(Appended), rig.core.of(Deposed), rig.peers.lost_hosts) == ([], [], [])
+
+
+async def test_an_append_that_the_store_cannot_make_ends_the_host() -> None:
+    rig = Rig(store=QueueingStore)
+    rig.core.react = lambda event: [entry(1)] if type(event) is Tick else ()
+    rig.host.post(Tick())  # there is no such journal
+    await until(lambda: rig.peers.lost_hosts)
+    assert rig.core.of(Appended) == []
 
 
 @pytest.mark.guarantee("G12", section="6.1.2")

@@ -42,6 +42,10 @@ class HookTime:
 
     A call for several records does not count (``call_time.py``).
     """
+    by_columns: int = 0
+    """Those of ``calls`` that are records which were added to windows by columns."""
+    oversized: int = 0
+    """Calls for many records that were undone, because their effects are too large for one commit."""
 
     def add(self, more: HookTime) -> None:
         """Add the totals ``more``."""
@@ -50,6 +54,8 @@ class HookTime:
         self.failures += more.failures
         self.blocked += more.blocked
         self.slow_seconds += more.slow_seconds
+        self.by_columns += more.by_columns
+        self.oversized += more.oversized
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.interval.subjects import BLOCKED, hold_detail, hold_subject
 from millwheel.worker.messages import (
     Acknowledged,
+    Appended,
     GroupWatermarks,
     HooksSlow,
     IntervalEffect,
@@ -49,7 +50,10 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         """Do everything that is possible after ``event``, and report the output watermark."""
         out: list[IntervalEffect] = []
         if not self._skips_work(event):
-            self.work(out)
+            if type(event) is Appended and self._rests_after_append():
+                self._end_step(out)
+            else:
+                self.work(out)
         out.extend(self._report())
         return out
 
@@ -75,6 +79,16 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
             return not self._commits.acks and not self._checkpoints.pressing and self.rests()
         return False
 
+    def _rests_after_append(self) -> bool:
+        """Whether nothing has waited for the append, so that the passes have nothing to do. Its effects are decided.
+
+        The usual case of light load: no record came while the append was in flight.
+        """
+        self._state.clocks.advance(self._state.intake.pending.min())
+        batch, commits = self._scheduler.runner.batch, self._commits
+        waits = bool(batch) or batch.hold is not None or bool(commits.acks) or self._checkpoints.pressing
+        return not waits and self.rests()
+
     def rests(self) -> bool:
         """Whether an event that only raises the watermark, or makes room in the outbox, can skip the passes.
 
@@ -84,7 +98,8 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         - It waits for the watermark, the time or ACKs: queued records, timers, blocked keys, queued weak commits, and
           rows of which the next slice is captured soon.
 
-        So a watermark or an ACK may skip the passes if there is nothing of the second kind.
+        So a watermark or an ACK may skip the passes if there is nothing of the second kind. An append may skip them if
+        moreover no batch waits for it. And a strong commit that has just begun ends them: no other one begins with it.
         ``check_invariants`` runs them in that state, and they must do nothing.
         """
         state, clocks, timers = self._state, self._state.clocks, self._state.timers
@@ -140,7 +155,10 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
                 # The queue is empty and no append is in flight, so the watermark can advance and timers read from the
                 # store can be loaded now.
                 continue
-            more = commits.try_commit(out) or checkpoints.releasing != releasing
+            began = commits.try_commit(out)
+            if began and commits.strong and self.rests():
+                break
+            more = began or checkpoints.releasing != releasing
             more = commits.report_progress(out) or more or (full and not commits.open_commit_full)
             if not more and (commits.open_commit_full or not blocked_keys.again):
                 # The current batch has no room in the open commit, or nothing is left to run. The ACK or append that
@@ -150,6 +168,11 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
             # The watermark may have reached spilled timers, or memory may have few timers left. Request the spilled
             # part now, because no other event may come.
             out.extend(checkpoints.spilling.ask())
+        self._end_step(out)
+
+    def _end_step(self, out: list[IntervalEffect]) -> None:
+        """Pass on what hooks left to do, and find the next deadline."""
+        state, scheduler, commits = self._state, self._scheduler, self._commits
         scheduler.take_effects(out)
         if state.meter.slow is not None:
             out.append(HooksSlow(state.meter.slow))

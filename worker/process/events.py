@@ -1,7 +1,8 @@
 """What a host does with each event: it brings the event to its core, and performs the effects.
 
 :class:`~millwheel.worker.process.host.CoreHost` adds the host's start, its failures and its end.
-:mod:`millwheel.worker.process.calls` has the calls that a core waits for.
+:mod:`millwheel.worker.process.appends` has the appends, and :mod:`millwheel.worker.process.calls` the other calls that
+a core waits for.
 """
 
 from __future__ import annotations
@@ -18,12 +19,11 @@ from weakref import WeakKeyDictionary
 from millwheel.coordination.contract import CoordinatorUnavailableError
 from millwheel.model.core_protocol import Core
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.store.contract import SequencerRefusedError, StateStore, StoreUnavailableError
+from millwheel.store.contract import StateStore, StoreUnavailableError
 from millwheel.store.repetition import RetriedCalls
 from millwheel.worker.log.messages import EndSubscription, LogAnswer, LogEffect, LogEvent, Publish, SubscriberEffect
 from millwheel.worker.messages import (
     Acknowledge,
-    Appended,
     AppendEntry,
     AsyncHook,
     Delivery,
@@ -42,7 +42,8 @@ from millwheel.worker.messages import (
     SnapshotHoldAnswer,
     Tick,
 )
-from millwheel.worker.process.calls import CallingHost, HostCalls
+from millwheel.worker.process.appends import JournalAppends
+from millwheel.worker.process.calls import HostCalls
 from millwheel.worker.process.opening import without_garbage_collection
 from millwheel.worker.process.run_queue import RunShare
 
@@ -95,15 +96,18 @@ class EventHost(ABC):
         self.journal = journal
         self.core = core
         self._now = clock
-        self._store = store
         self.retried = RetriedCalls(f"journal {journal}", (StoreUnavailableError, CoordinatorUnavailableError))
         """The calls that the core waits for. Any thread may ask whether one is repeated."""
+        self._appends = JournalAppends(self, store, self.retried)
         self._queue = queue
         self._send, self._report, self._hooks, self._subscribers = send, report, hooks, subscribers
         self._refused = refused
         self._tasks: set[asyncio.Task[None]] = set()
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at: int | None = None
+        """The core's deadline, by its clock. None: it has none."""
+        self._rings_at = 0
+        """When ``_alarm`` rings, by the same clock, if there is one."""
         self.closed = False
         self._deliveries: WeakKeyDictionary[Delivery, None] = WeakKeyDictionary()
         """Deliveries that are still referenced in this process: all unanswered ones, and perhaps others."""
@@ -140,7 +144,7 @@ class EventHost(ABC):
         try:
             self.perform(self.core.step(event, self._now()))
         except Exception as error:
-            self._failed(error)
+            self.failed(error)
 
     # Effects.
 
@@ -158,12 +162,12 @@ class EventHost(ABC):
                 case Report():
                     self._report(effect)
                 case AppendEntry():
-                    self._spawn(append(self, self.retried, self._store, effect))
+                    self._appends.begin(effect)
                 case Publish() | EndSubscription() | LogAnswer():
                     self._subscribers(effect)
                 case AsyncHook():
                     # Close the coroutine: Python would warn the user if a task is cancelled before its first step.
-                    running = self._spawn(self._calls.run_hook(effect))
+                    running = self.spawn(self._calls.run_hook(effect))
                     running.add_done_callback(lambda _, hook=effect: hook.coroutine.close())  # type: ignore[misc]
                 case HookFailed() | HooksSlow():
                     self._hooks(effect)
@@ -172,10 +176,11 @@ class EventHost(ABC):
                 case ReleasePrepared() | SnapshotHoldAnswer():
                     _answer_request(effect)
                 case _:
-                    self._spawn(self._calls.perform(effect))
+                    self.spawn(self._calls.perform(effect))
         self._set_alarm()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a coroutine, which ends with the host."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
@@ -184,20 +189,25 @@ class EventHost(ABC):
     # The alarm.
 
     def _set_alarm(self) -> None:
-        at = self.core.next_deadline()
-        if at == self._alarm_at and self._alarm is not None:
+        """Let ``_ring`` run by the core's deadline. An alarm that rings before it stays, and is set again then.
+
+        Deadlines mostly move away with each event. A timer for each of them would cost more than the early alarm.
+        """
+        at = self._alarm_at = self.core.next_deadline()
+        if at is None or self.closed or (self._alarm is not None and self._rings_at <= at):
             return
         if self._alarm is not None:
             self._alarm.cancel()
-            self._alarm = None
-        self._alarm_at = at
-        if at is not None and not self.closed:
-            delay = max(0.0, (at - self._now()) / 1e6)
-            self._alarm = asyncio.get_running_loop().call_later(min(delay, MAX_SLEEP_SECONDS), self._ring)
+        now = self._now()
+        delay = min(max(0.0, (at - now) / 1e6), MAX_SLEEP_SECONDS)
+        self._rings_at = now + int(delay * 1e6)
+        self._alarm = asyncio.get_running_loop().call_later(delay, self._ring)
 
     def _ring(self) -> None:
-        at, self._alarm, self._alarm_at = self._alarm_at, None, None
-        if at is not None and self._now() < at:
+        at, self._alarm = self._alarm_at, None
+        if at is None:
+            return
+        if self._now() < at:
             self._set_alarm()
         else:
             self.post(Tick())
@@ -205,7 +215,7 @@ class EventHost(ABC):
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._failed(error)
+            self.failed(error)
 
     # What ends the host.
 
@@ -214,7 +224,7 @@ class EventHost(ABC):
         """The core has lost its journal."""
 
     @abstractmethod
-    def _failed(self, error: BaseException) -> None:
+    def failed(self, error: BaseException) -> None:
         """A step or a task raised an error."""
 
 
@@ -227,13 +237,3 @@ def refuse_not_owner(delivery: Delivery) -> None:
     """Answer a delivery that no core here will answer."""
     if delivery.channel is not None:
         delivery.channel.reply(delivery.token, _NOT_OWNER, (), f"{delivery.journal} was released here")
-
-
-async def append(host: CallingHost, retried: RetriedCalls, store: StateStore, effect: AppendEntry) -> None:
-    """Append to the journal, and post the result. An append of unknown outcome is repeated until it is certain."""
-    try:
-        await retried.append(store, effect.journal, effect.append)
-    except SequencerRefusedError as error:
-        host.post(Deposed(str(error)))
-        return
-    host.post(Appended(effect.append.commit))

@@ -77,5 +77,11 @@ def hooks_of(core: IntervalCore) -> Iterator[wire.HookTime]:
 def hook_time(hook: str, time: HookTime) -> wire.HookTime:
     """The totals of one hook."""
     return wire.HookTime(
-        hook=hook, calls=time.calls, seconds=time.seconds, failures=time.failures, blocked=time.blocked
+        hook=hook,
+        calls=time.calls,
+        seconds=time.seconds,
+        failures=time.failures,
+        blocked=time.blocked,
+        by_columns=time.by_columns,
+        oversized=time.oversized,
     )

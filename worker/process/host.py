@@ -133,7 +133,7 @@ class CoreHost(EventHost):
             self.damage = event.reason
         self._give_up(event.reason)
 
-    def _failed(self, error: BaseException) -> None:
+    def failed(self, error: BaseException) -> None:
         """Give the interval up. Stored data that is damaged would stop a successor, too: it is quarantined."""
         if isinstance(error, StoreError) and not isinstance(error, CorruptValueError):
             # Another owner would get the same error.

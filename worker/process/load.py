@@ -71,7 +71,10 @@ class _Known:
 
 
 class LoadMeter:
-    """Rates of the process and its intervals. They are measured when ``load`` is called."""
+    """Rates of the process and its intervals. They are measured when ``load`` is called.
+
+    It has many attributes: each part of the process that a report describes is asked by a function of its own.
+    """
 
     def __init__(
         self,
@@ -84,6 +87,7 @@ class LoadMeter:
         describe_links: Callable[[wire.GetWorkerLoadResponse], None] = lambda response: None,
         wall: Callable[[], int] = wall_now,
         measures: Callable[[], Mapping[Place, IntervalMeasures]] = dict,
+        columns: Callable[[], Iterable[wire.ComputationColumns]] = tuple,
     ) -> None:
         """
         Args:
@@ -96,6 +100,7 @@ class LoadMeter:
             describe_links: Adds what the process does not reach to a report.
             wall: The wall clock, in microseconds.
             measures: What the intervals of each computation measure here.
+            columns: How the records of each computation run here.
         """
         self._intervals = intervals
         self._damaged = damaged
@@ -106,6 +111,7 @@ class LoadMeter:
         self._clock = clock
         self._wall = wall
         self._measures = measures
+        self._columns = columns
         self._traffic = TrafficMeter(clock())
         self._process = psutil.Process()
         self._limit = memory_limit()
@@ -126,6 +132,7 @@ class LoadMeter:
         for (topology, computation, hook), total in sorted(self._hooks().items(), key=lambda item: item[0]):
             if total.calls or total.failures:
                 response.hooks.add(topology=topology, computation=computation, time=hook_time(hook, total))
+        response.columns.extend(self._columns())
         response.key_functions.extend(self._key_functions())
         response.traffic.extend(self._traffic.traffic(now, self._measures()))
         self._describe_links(response)

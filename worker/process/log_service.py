@@ -1,7 +1,7 @@
 """SubscriptionService: subscribers of the logs that this worker owns, over gRPC.
 
 The service makes no decisions. It turns requests into events for a log's core, and the core's effects into responses.
-It requests a response (``Fetch``) only when a previous one was sent, so gRPC's flow control reaches the core.
+It requests responses (``Fetch``) only when previous ones were sent, so gRPC's flow control reaches the core.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ __all__ = ["LogService"]
 
 _MAX_RESPONSES_AHEAD: Final = 4
 """Responses that the core may prepare for one call: at most as many MiB."""
+
+_RESPONSES_PER_FETCH: Final = _MAX_RESPONSES_AHEAD // 2
+"""A fetch is an event of the log's core, with all that the core does for one. The other half is prepared meanwhile."""
 
 
 class _SubscribeCall:
@@ -99,12 +102,16 @@ class LogService(SubscriptionServiceServicer):
             host.post(Subscribe(call, start.cursor, begin, window, resume, start.subscriber_id, life))
             host.post(Fetch(call, _MAX_RESPONSES_AHEAD))
             reader = asyncio.get_running_loop().create_task(_read_acks(request_iterator, host, call))
+            taken = 0
             while True:
                 item = await call.queue.get()
                 if isinstance(item, RequestError):
                     raise item
                 yield _response(item)
-                host.post(Fetch(call))
+                taken += 1
+                if taken == _RESPONSES_PER_FETCH:
+                    host.post(Fetch(call, taken))
+                    taken = 0
         except RequestError as error:
             await abort(context, error)
         finally:

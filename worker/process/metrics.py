@@ -127,6 +127,14 @@ _HOOK_COUNTERS: dict[str, tuple[str, Callable[[HookTime], float]]] = {
         "Batches of calls that kept the event loop longer than worker.slow_hook_seconds",
         lambda time: time.blocked,
     ),
+    "millwheel_hook_column_records": (
+        "Records among these calls that were added to windows by columns",
+        lambda time: time.by_columns,
+    ),
+    "millwheel_hook_oversized_calls": (
+        "Calls of process_batch that were undone: their effects are too large for one commit",
+        lambda time: time.oversized,
+    ),
 }
 
 # In the order of ``CommitCounts.row``.

@@ -20,6 +20,7 @@ from millwheel.rpc.v1.snapshot_pb2_grpc import add_JournalHoldServiceServicer_to
 from millwheel.rpc.v1.state_pb2_grpc import add_StateServiceServicer_to_server
 from millwheel.rpc.v1.subscription_pb2_grpc import add_SubscriptionServiceServicer_to_server
 from millwheel.store.contract import StateStore
+from millwheel.worker.process.column_use import columns_of
 from millwheel.worker.process.delivery_service import DeliveryService
 from millwheel.worker.process.handover import HandoverService
 from millwheel.worker.process.hook_reports import HookReports
@@ -76,6 +77,7 @@ class WorkerServices:
             hooks=self.tallies.hooks,
             key_functions=lambda: self.key_failures.shown(self.catalog.consumers, wall_now()),
             measures=self.tallies.measures,
+            columns=lambda: columns_of(self.tallies.cores_by_place()),
             describe_links=self.links.add_to,
         ).load
         owned = OwnedStates(hosts.routing.locate, hosts.core_of, self.absence, self.store)

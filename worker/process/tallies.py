@@ -79,6 +79,11 @@ class Tallies:
                 _add_hooks(sums, place, core)
         return dict(sums)
 
+    def cores_by_place(self) -> dict[Place, IntervalCore]:
+        """An interval core of each computation that has some here."""
+        with self._lock:
+            return dict(self._cores.values())
+
     def look(self) -> tuple[list[tuple[Place, IntervalCore]], dict[Place, CommitCounts]]:
         """The cores, and the counts of each computation in this process since it began."""
         with self._lock:

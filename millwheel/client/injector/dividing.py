@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from millwheel.rpc.column_keys import bytes_in
+from millwheel.rpc.column_keys import bytes_in, keys_of
 from millwheel.rpc.columns import RecordColumns
 
 __all__ = ["DELIVERY_BYTES", "DELIVERY_RECORDS", "divided"]
@@ -40,7 +40,7 @@ def divided(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    keys = columns.batch.column(columns.key)
+    keys = keys_of(columns.batch.column(columns.key))
     of_records = _by_comparison(keys, starts) if len(starts) <= _COMPARED else _by_search(keys, starts)
     found = sorted(pc.unique(of_records).to_pylist())
     if len(found) == 1:

@@ -138,10 +138,10 @@ class Injector(InjectorProcess):
         """Send the rows of a table of Arrow. Returns when all are accepted. It needs the extra ``arrow``.
 
         The records have the table's columns as fields, without the column of timestamps. Columns of texts, bytes,
-        numbers and truth values without nulls are sent as columns, which costs a fraction of :meth:`send_many`, if each
-        consumer's key is one of the columns of texts. All else is encoded row by row. The effect is the same. The log
-        says why a table goes by rows, once, and :attr:`by_rows` counts them. The index of a data frame of pandas is no
-        column.
+        numbers and truth values are sent as columns, which costs a fraction of :meth:`send_many`, if each consumer's
+        key is one of the columns of texts or integers. A null is None. All else is encoded row by row. The effect is
+        the same. The log says why a table goes by rows, once, and :attr:`by_rows` counts them. The index of a data
+        frame of pandas is no column.
 
         Rows are accepted in order. If a row is refused, the error names it, and the rows before it are accepted. Times,
         names and types of columns are looked at before the first one is accepted.

@@ -1,7 +1,8 @@
 """How the records of a table are sent: by columns, or one by one (section 5.2).
 
-They go by columns if that needs no look at each of them: the columns are of plain types without nulls, they have the
-fields of the stream's declared type, and each consumer's key is one of the columns. Otherwise they go one by one. That
+They go by columns if that needs no look at each of them: the columns are of plain types, they have the fields of the
+stream's declared type, with nulls where it allows None, and each consumer's key is one of the columns. Otherwise they
+go one by one. That
 has the same effect and takes several times the processor time, so the log says why, once for a schema and a reason.
 """
 
@@ -95,9 +96,10 @@ class TableForms:
             return _ByRows("the cluster's format has no columns", "raise it to 4 (docs/upgrading.md)")
         if self._settings.check_at_worker:
             return _ByRows("by the setting check_at_worker, a worker checks each record")
-        if (reason := _unfit_column(values, routing.schemas) or misfit) is not None:
+        declared = routing.schemas if self._settings.check_types else ()
+        if (reason := _unfit_column(values, routing.schemas) or misfit or _unfit_nulls(values, declared)) is not None:
             return reason
-        keys = {name: _key_of(consumer, values.schema) for name, consumer in routing.consumers.items()}
+        keys = {name: _key_of(consumer, values) for name, consumer in routing.consumers.items()}
         found = {name: key for name, key in keys.items() if not isinstance(key, _ByRows)}
         for key in keys.values():
             if isinstance(key, _ByRows):
@@ -141,19 +143,31 @@ class TableForms:
 
 
 def _unfit_column(values: Any, declared: Sequence[specs.RecordSchema]) -> _ByRows | None:
-    """The first column that is not of a plain type, or has nulls."""
+    """The first column that is not of a plain type."""
     plain = plain_types()
-    for field, column in zip(values.schema, values.columns, strict=True):
-        if field.type in plain and not column.null_count:
+    for field in values.schema:
+        if field.type in plain:
             continue
-        nulls = field.type in plain
-        why = f"column {field.name!r} has nulls" if nulls else f"column {field.name!r} is of type {field.type}"
+        why = f"column {field.name!r} is of type {field.type}"
         if _undeclared((field,), declared):
             return _ByRows(why, "leave the column out, as the stream's type has no such field")
-        if declared:
-            return _ByRows(why)  # the declared type wants it so, or the record is refused
-        return _ByRows(why, "fill them" if nulls else "cast it to texts, numbers or truth values")
+        # A declared type wants it so, or the record is refused.
+        return _ByRows(why, "" if declared else "cast it to texts, numbers or truth values")
     return None
+
+
+def _unfit_nulls(values: Any, declared: Sequence[specs.RecordSchema]) -> _ByRows | None:
+    """The first column with nulls whose field is never None. Each declared type has to allow it: one of them counts."""
+    for name, column in zip(values.schema.names, values.columns, strict=True):
+        if column.null_count and not all(_takes_none(one, name) for one in declared):
+            return _ByRows(f"column {name!r} has nulls, and the field of the stream's type is never None")
+    return None
+
+
+def _takes_none(declared: specs.RecordSchema, name: str) -> bool:
+    """Whether a field of a plain struct may be None, or there is no such field."""
+    fields = [one for one in declared.types[0].fields if one.name == name]
+    return all(declared.types[one.type].kind == "union" for one in fields)
 
 
 def _undeclared(schema: Any, declared: Sequence[specs.RecordSchema]) -> list[str]:
@@ -195,7 +209,7 @@ def _misfit_with(schema: Any, declared: specs.RecordSchema) -> _ByRows | None:
 
 
 def _is_plain(declared: specs.RecordSchema, number: int) -> bool:
-    """Whether a type takes each value of a plain column: it is such a type itself, or that or None."""
+    """Whether a type takes each value of a plain column that is not null: it is such a type, or that or None."""
     described = declared.types[number]
     if described.options:
         return False
@@ -205,12 +219,13 @@ def _is_plain(declared: specs.RecordSchema, number: int) -> bool:
     return len(others) == 1 and declared.types[others[0]].kind in _PLAIN and not declared.types[others[0]].options
 
 
-def _key_of(consumer: ConsumerRouting, schema: Any) -> str | _ByRows:
+def _key_of(consumer: ConsumerRouting, values: Any) -> str | _ByRows:
     """The column that has the consumer's keys. Empty: its keys are empty."""
     import pyarrow as pa
 
     if consumer.log:
         return ""
+    schema = values.schema
     who, fields = f"computation {consumer.topology}/{consumer.computation}", consumer.fields
     if len(fields) != 1:
         return _ByRows(f"the key of {who} is of several fields" if fields else f"{who} computes its key by code")
@@ -218,6 +233,8 @@ def _key_of(consumer: ConsumerRouting, schema: Any) -> str | _ByRows:
         return _ByRows(f"the key of {who} is the field of a field: {fields[0]}")
     if fields[0] not in schema.names:
         return _ByRows(f"it has no column {fields[0]!r}, the key of {who}")
-    if (kind := schema.field(fields[0]).type) != pa.string():
-        return _ByRows(f"the key of {who} is column {fields[0]!r}, which is of type {kind}, and not of texts")
+    if (kind := schema.field(fields[0]).type) not in (pa.string(), pa.int64()):
+        return _ByRows(f"the key of {who} is column {fields[0]!r}, which is of type {kind}: no texts, no integers")
+    if values.column(fields[0]).null_count:
+        return _ByRows(f"the key of {who} is column {fields[0]!r}, which has nulls")
     return fields[0]

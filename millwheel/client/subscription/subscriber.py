@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from millwheel.client.control import DEFAULT_ADDRESS, ControlClient
 from millwheel.client.measured import SUBSCRIPTIONS
+from millwheel.client.subscription.acks import AckSender
 from millwheel.client.subscription.log_link import LogLink
 from millwheel.client.subscription.measures import SubscriptionMeasures
 from millwheel.client.subscription.reading import Batch, LogReader
@@ -92,7 +93,7 @@ class Subscription(LogReader):
         self._auto_ack = auto_ack
         self._until_end = until_end
         self._watermarks = watermarks
-        self._acked = 0
+        self._acks = AckSender(self._send_ack, window)
         self._measures: SubscriptionMeasures | None = None
         if client_tracing() is not None:
             self._take = self._take_with_traces  # type: ignore[method-assign]  # no other subscription takes this way
@@ -117,7 +118,10 @@ class Subscription(LogReader):
         """End the subscription. ACKs that were not flushed may be lost: their records are then delivered again."""
         if self._measures is not None:
             SUBSCRIPTIONS.leave(self._measures)
-        await self._link.close()
+        try:
+            await self._acks.close()
+        finally:
+            await self._link.close()
 
     # Reading.
 
@@ -139,8 +143,9 @@ class Subscription(LogReader):
             start.resume_offset = self._position
             start.cursor_life = self._life
         requests = [wire.SubscribeRequest(start=start)]
-        if self._acked > self._durable:
-            requests.append(_ack(self._acked))
+        if self._acks.newest > self._durable:
+            requests.append(_ack(self._acks.newest))
+            self._acks.sent(self._acks.newest)
         return requests
 
     def _take_with_traces(self, response: wire.SubscribeResponse) -> None:
@@ -187,18 +192,21 @@ class Subscription(LogReader):
     async def ack(self, below_offset: int) -> None:
         """ACK every record below ``below_offset``, for cursors. Returns at once; :meth:`flush` makes it durable.
 
+        ACKs that follow within 20 ms go in one message. So where a program dies, as much may be delivered again.
+
         Args:
             below_offset: The offset after the last processed record, such as :attr:`Batch.next_offset`.
         """
-        if below_offset > self._acked:
-            self._acked = below_offset
-            if self._link.call is not None:
-                await self._link.call.write(_ack(below_offset))
+        await self._acks.ack(below_offset)
+
+    async def _send_ack(self, below: int) -> None:
+        if self._link.call is not None:
+            await self._link.call.write(_ack(below))
 
     @property
     def acked(self) -> int:
         """The last ACK: records below this offset are ACKed. ``durable`` follows it."""
-        return max(self._acked, self._durable)
+        return max(self._acks.newest, self._durable)
 
     @property
     def durable(self) -> int:
@@ -207,7 +215,8 @@ class Subscription(LogReader):
 
     async def flush(self) -> None:
         """Wait until the last ACK is on disk. Records that arrive meanwhile are delivered by the next iterations."""
-        while self.cursor and self._durable < self._acked:
+        await self._acks.flush()
+        while self.cursor and self._durable < self._acks.newest:
             await self._receive()
 
 

@@ -645,6 +645,7 @@ class ComputationOverview(_message.Message):
     TRAFFIC_FIELD_NUMBER: _builtins.int
     COMMIT_LATENCY_SECONDS_FIELD_NUMBER: _builtins.int
     CONNECTOR_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     implementation: _builtins.str
     """"module:class"."""
@@ -694,6 +695,10 @@ class ComputationOverview(_message.Message):
     def traffic(self) -> _containers.RepeatedCompositeFieldContainer[_inspection_pb2.StreamTraffic]:
         """What it receives on each stream, sorted by stream. Each is the rate of the graph's edges into the computation."""
 
+    @_builtins.property
+    def columns(self) -> _inspection_pb2.ComputationColumns:
+        """How its records run. Absent if no running worker has reported it."""
+
     def __init__(
         self,
         *,
@@ -720,10 +725,11 @@ class ComputationOverview(_message.Message):
         traffic: _abc.Iterable[_inspection_pb2.StreamTraffic] | None = ...,
         commit_latency_seconds: _builtins.float = ...,
         connector: Global___ConnectorPart.ValueType = ...,
+        columns: _inspection_pb2.ComputationColumns | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "watermark", b"watermark"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "failures", b"failures", "watermark", b"watermark"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "cached_bytes", b"cached_bytes", "commit_latency_seconds", b"commit_latency_seconds", "connector", b"connector", "dead_letters", b"dead_letters", "dropped", b"dropped", "failures", b"failures", "hooks", b"hooks", "implementation", b"implementation", "inputs", b"inputs", "intervals", b"intervals", "keys", b"keys", "late", b"late", "name", b"name", "outputs", b"outputs", "pending_productions", b"pending_productions", "queued_records", b"queued_records", "records_per_second", b"records_per_second", "system_lag_seconds", b"system_lag_seconds", "traffic", b"traffic", "watermark", b"watermark", "without_owner", b"without_owner", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "cached_bytes", b"cached_bytes", "columns", b"columns", "commit_latency_seconds", b"commit_latency_seconds", "connector", b"connector", "dead_letters", b"dead_letters", "dropped", b"dropped", "failures", b"failures", "hooks", b"hooks", "implementation", b"implementation", "inputs", b"inputs", "intervals", b"intervals", "keys", b"keys", "late", b"late", "name", b"name", "outputs", b"outputs", "pending_productions", b"pending_productions", "queued_records", b"queued_records", "records_per_second", b"records_per_second", "system_lag_seconds", b"system_lag_seconds", "traffic", b"traffic", "watermark", b"watermark", "without_owner", b"without_owner", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

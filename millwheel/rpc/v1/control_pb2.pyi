@@ -468,6 +468,7 @@ class GetTopologyResponse(_message.Message):
     LOGS_FIELD_NUMBER: _builtins.int
     WAITING_FOR_FIELD_NUMBER: _builtins.int
     HOOKS_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def topology(self) -> _catalog_pb2.TopologyRecord: ...
     @_builtins.property
@@ -484,6 +485,10 @@ class GetTopologyResponse(_message.Message):
     def hooks(self) -> _containers.RepeatedCompositeFieldContainer[_inspection_pb2.ComputationHook]:
         """The hooks' times in all processes that run now, each since its start. Workers report them every few seconds."""
 
+    @_builtins.property
+    def columns(self) -> _containers.RepeatedCompositeFieldContainer[_inspection_pb2.ComputationColumns]:
+        """How the records of each computation run, by name. A computation of which no running worker has reported has none."""
+
     def __init__(
         self,
         *,
@@ -492,10 +497,11 @@ class GetTopologyResponse(_message.Message):
         logs: _abc.Iterable[_catalog_pb2.StreamLogRecord] | None = ...,
         waiting_for: _abc.Iterable[_builtins.str] | None = ...,
         hooks: _abc.Iterable[_inspection_pb2.ComputationHook] | None = ...,
+        columns: _abc.Iterable[_inspection_pb2.ComputationColumns] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["topology", b"topology"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hooks", b"hooks", "interval_maps", b"interval_maps", "logs", b"logs", "topology", b"topology", "waiting_for", b"waiting_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "hooks", b"hooks", "interval_maps", b"interval_maps", "logs", b"logs", "topology", b"topology", "waiting_for", b"waiting_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -208,19 +208,26 @@ class RecordColumns(_message.Message):
     BUFFERS_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
     TIMESTAMPS_US_FIELD_NUMBER: _builtins.int
+    WITH_NULLS_FIELD_NUMBER: _builtins.int
     schema: _builtins.bytes
     """The message of Arrow's IPC format that has the schema. Columns are of the types bool, int64, float64, string and
-    binary, and no value is null.
+    binary.
     """
     key: _builtins.str
-    """The column of the keys. Empty: all keys are empty."""
+    """The column of the keys, which has no nulls: texts, bytes or integers. The key of an integer has its decimal digits.
+    Empty: all keys are empty.
+    """
     timestamps_us: _builtins.bytes
     """64-bit integers, little-endian, one for each record."""
     @_builtins.property
     def buffers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """The buffers of the columns, in their order, without those of validity: one of values, and for texts and bytes one
-        of offsets before it.
+        """The buffers of the columns, in their order: one of values, and for texts and bytes one of offsets before it. A column
+        with nulls has one of validity before these.
         """
+
+    @_builtins.property
+    def with_nulls(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The numbers of the columns with nulls, from 0 on, in any order."""
 
     def __init__(
         self,
@@ -229,10 +236,11 @@ class RecordColumns(_message.Message):
         buffers: _abc.Iterable[_builtins.bytes] | None = ...,
         key: _builtins.str = ...,
         timestamps_us: _builtins.bytes = ...,
+        with_nulls: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["buffers", b"buffers", "key", b"key", "schema", b"schema", "timestamps_us", b"timestamps_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buffers", b"buffers", "key", b"key", "schema", b"schema", "timestamps_us", b"timestamps_us", "with_nulls", b"with_nulls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -337,6 +337,8 @@ class HookTime(_message.Message):
     SECONDS_FIELD_NUMBER: _builtins.int
     FAILURES_FIELD_NUMBER: _builtins.int
     BLOCKED_FIELD_NUMBER: _builtins.int
+    BY_COLUMNS_FIELD_NUMBER: _builtins.int
+    OVERSIZED_FIELD_NUMBER: _builtins.int
     hook: _builtins.str
     """process_record, process_batch or process_timer."""
     calls: _builtins.int
@@ -346,6 +348,10 @@ class HookTime(_message.Message):
     """The number of failed attempts."""
     blocked: _builtins.int
     """The number of call batches that blocked the event loop longer than worker.slow_hook_seconds."""
+    by_columns: _builtins.int
+    """How many of the calls are records that were added to windows by columns."""
+    oversized: _builtins.int
+    """The number of calls of process_batch that were undone, because their effects are too large for one commit."""
     def __init__(
         self,
         *,
@@ -354,10 +360,12 @@ class HookTime(_message.Message):
         seconds: _builtins.float = ...,
         failures: _builtins.int = ...,
         blocked: _builtins.int = ...,
+        by_columns: _builtins.int = ...,
+        oversized: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "calls", b"calls", "failures", b"failures", "hook", b"hook", "seconds", b"seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "by_columns", b"by_columns", "calls", b"calls", "failures", b"failures", "hook", b"hook", "oversized", b"oversized", "seconds", b"seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -731,6 +739,7 @@ class GetWorkerLoadResponse(_message.Message):
     REPEATING_JOURNALS_FIELD_NUMBER: _builtins.int
     REPEATING_SECONDS_FIELD_NUMBER: _builtins.int
     REPEATING_ERROR_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
     cpu: _builtins.float
     """CPU usage over the last seconds. 1 is a whole core."""
     resident_bytes: _builtins.int
@@ -763,6 +772,10 @@ class GetWorkerLoadResponse(_message.Message):
     def broken_links(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokenLink]:
         """What this process does not reach. Others perhaps do. Of workers, the 100 that it has not reached for longest."""
 
+    @_builtins.property
+    def columns(self) -> _containers.RepeatedCompositeFieldContainer[Global___ComputationColumns]:
+        """How the records of each computation run that has intervals here."""
+
     def __init__(
         self,
         *,
@@ -778,10 +791,11 @@ class GetWorkerLoadResponse(_message.Message):
         repeating_journals: _builtins.int = ...,
         repeating_seconds: _builtins.float = ...,
         repeating_error: _builtins.str = ...,
+        columns: _abc.Iterable[Global___ComputationColumns] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broken_links", b"broken_links", "cpu", b"cpu", "hooks", b"hooks", "intervals", b"intervals", "key_functions", b"key_functions", "memory_limit_bytes", b"memory_limit_bytes", "repeating_error", b"repeating_error", "repeating_journals", b"repeating_journals", "repeating_seconds", b"repeating_seconds", "resident_bytes", b"resident_bytes", "stalled", b"stalled", "traffic", b"traffic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broken_links", b"broken_links", "columns", b"columns", "cpu", b"cpu", "hooks", b"hooks", "intervals", b"intervals", "key_functions", b"key_functions", "memory_limit_bytes", b"memory_limit_bytes", "repeating_error", b"repeating_error", "repeating_journals", b"repeating_journals", "repeating_seconds", b"repeating_seconds", "resident_bytes", b"resident_bytes", "stalled", b"stalled", "traffic", b"traffic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -916,6 +930,72 @@ class ComputationHook(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ComputationHook: _TypeAlias = ComputationHook  # noqa: Y015
+
+@_typing.final
+class ComputationColumns(_message.Message):
+    """How the records of a computation run in a process, as its declarations and the process's settings say. It is no part
+    of a spec: whether two submissions are equal does not depend on it, and a later version may have other reasons.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPOLOGY_FIELD_NUMBER: _builtins.int
+    COMPUTATION_FIELD_NUMBER: _builtins.int
+    BY_RECORDS_FIELD_NUMBER: _builtins.int
+    IN_BATCHES_FIELD_NUMBER: _builtins.int
+    INPUTS_FIELD_NUMBER: _builtins.int
+    topology: _builtins.str
+    computation: _builtins.str
+    by_records: _builtins.str
+    """Why its records run one by one. Empty: they may be added to windows by columns, or they run many at a time."""
+    in_batches: _builtins.bool
+    """Whether its hook is process_batch, which gets many records at a time."""
+    @_builtins.property
+    def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___InputColumns]:
+        """If its records may run by columns: its input streams, sorted."""
+
+    def __init__(
+        self,
+        *,
+        topology: _builtins.str = ...,
+        computation: _builtins.str = ...,
+        by_records: _builtins.str = ...,
+        in_batches: _builtins.bool = ...,
+        inputs: _abc.Iterable[Global___InputColumns] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_records", b"by_records", "computation", b"computation", "in_batches", b"in_batches", "inputs", b"inputs", "topology", b"topology"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ComputationColumns: _TypeAlias = ComputationColumns  # noqa: Y015
+
+@_typing.final
+class InputColumns(_message.Message):
+    """How the columns of a table are read that comes on an input."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_FIELD_NUMBER: _builtins.int
+    BY_VALUES_FIELD_NUMBER: _builtins.int
+    stream: _builtins.str
+    """The full name of the stream."""
+    by_values: _builtins.str
+    """Why a value is made for each row. Empty: the columns are read."""
+    def __init__(
+        self,
+        *,
+        stream: _builtins.str = ...,
+        by_values: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_values", b"by_values", "stream", b"stream"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InputColumns: _TypeAlias = InputColumns  # noqa: Y015
 
 @_typing.final
 class IntervalLoad(_message.Message):

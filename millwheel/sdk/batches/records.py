@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from millwheel.rpc.columns import RecordColumns
+from millwheel.rpc.nullable_column import NullableColumn
 from millwheel.sdk.batches.fields import column_of, field_values, needed, number_kind
 from millwheel.sdk.batches.rows import BatchRows
 from millwheel.sdk.codecs import Codec, ValueCodec, codec_for
@@ -175,7 +176,7 @@ class RecordBatch(Generic[In_co]):
         if fields is None or not isinstance(delivered, RecordColumns):
             return None
         kinds = delivered.kinds()
-        if fields.columns_of((), kinds) is None or not set(names) <= kinds.keys():
+        if fields.columns_of((), kinds, delivered.with_nulls()) is None or not set(names) <= kinds.keys():
             return None
         return delivered.batch.select(list(names)).take(self._rows.indexes)
 
@@ -186,7 +187,11 @@ class RecordBatch(Generic[In_co]):
             return None
         field = field_of(self._form.type, name)
         kind = number_kind(field.type) if isinstance(field, Field) else None
-        if kind is None or (names := fields.columns_of([(name, kind)], delivered.kinds())) is None:
+        nulls = delivered.with_nulls()
+        if kind is None or (names := fields.columns_of([(name, kind)], delivered.kinds(), nulls)) is None:
             return None
         np = needed("numpy", "openmillwheel[columns]", "batch.column()")
-        return delivered.column(names[0], np.array(self._rows.indexes))  # type: ignore[no-any-return]
+        found: Any = delivered.column(names[0], np.array(self._rows.indexes))
+        if isinstance(found, NullableColumn):  # of floats: no other field that may be None has such a column
+            return np.where(found.valid, found.items, np.nan)  # type: ignore[no-any-return]
+        return found  # type: ignore[no-any-return]

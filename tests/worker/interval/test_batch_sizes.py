@@ -171,9 +171,12 @@ def test_a_commit_of_a_batch_is_bounded_in_bytes() -> None:
     driver = IntervalDriver(Large(), settings=limits)
     driver.deliver(*texts(500))
     assert driver.state.outbox.unacked.bytes < 90_000
+    undone = driver.core.meter.records.oversized
+    assert undone > 0
     driver.commit_all()
     assert driver.state.outbox.unacked.records == 500
     assert max(sizes[1:]) < 12
+    assert sum(sizes) > 500, "an undone call has run in vain"
 
 
 @pytest.mark.guarantee("G8", section="4.1")

@@ -151,3 +151,22 @@ def test_a_timer_that_waited_for_room_survives_a_clock_set_back() -> None:
     driver.handle(Tick())
     driver.commit_all()
     assert ("fired", 10) in driver.sent()
+
+
+@pytest.mark.guarantee("G8", section="6.1.2")
+def test_a_batch_behind_an_append_is_committed_after_it() -> None:
+    driver = IntervalDriver(Program())
+    driver.deliver(("key", "count", 10))
+    driver.deliver(("other", "count", 20))
+    driver.commit()
+    assert driver.take(AppendEntry), "its end is the only event that the second batch waits for"
+
+
+@pytest.mark.guarantee("G8", section="6.1.2")
+def test_an_append_without_more_work_leaves_the_deadline() -> None:
+    driver = IntervalDriver(Program())
+    driver.deliver(("key", "count", 10))
+    assert driver.core.next_deadline() is None, "rows are not written while an append is in flight"
+    driver.commit()
+    assert driver.core.next_deadline() is not None
+    driver.core.check_invariants()

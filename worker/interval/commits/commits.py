@@ -77,7 +77,9 @@ class CommitPipeline:
         self._segments = segments
         self._divided = DividedEntries(state.journal, self._setup.settings.entry_bytes)
         self._sync = self._setup.program.options.exactly_once or self._setup.program.options.strong
-        self._weak = not self._setup.program.options.strong
+        self.strong = self._setup.program.options.strong
+        """Whether productions are sent after their commit, one commit after the other."""
+        self._weak = not self.strong
         self._in_flight: Sealed | None = None
         """The commit whose append is in flight, or whose entry's parts are being written before the append."""
         self._waiting = WeakCommits(state, runner, self._sealer, checkpoints)

@@ -205,6 +205,7 @@ class BatchRunner:
         if count > 1:
             self._runner.call_time.ran(count, meter.clock() - began)
             if scope.produced_bytes > _OVERFULL * self._setup.settings.batch_bytes:
+                meter.records.oversized += 1
                 return self._failed(receipt, gathered, None)
         context._order()
         self._runner.batch.consumed_of(receipt).extend(gathered.done)

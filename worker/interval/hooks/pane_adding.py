@@ -67,6 +67,7 @@ class PaneAdder:
         added = picked(indexes, found.places)
         if added:
             self._add(keys, added, found)
+            self._setup.meter.records.by_columns += len(added)
             self._trace(receipt, added)
         taken = indexes
         if len(added) + len(found.dropped) < len(indexes):

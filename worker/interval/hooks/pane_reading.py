@@ -134,7 +134,7 @@ class PaneReader:
         fold, wanted = self._fold, self._fold.fields
         if reading is None or wanted is None or not isinstance(records, RecordColumns):
             return False
-        if (names := reading.columns_of(wanted, records.kinds())) is None:
+        if (names := reading.columns_of(wanted, records.kinds(), records.with_nulls())) is None:
             return False
         rows: Any = selector(indexes)
         if len(found.places) < len(indexes):

@@ -20,6 +20,26 @@ const brief = (text) => text.split(" ").slice(0, 2).join(" ");
 /** Marks the parts of sources and sinks. */
 const Part = ({ one }) => partText(one) && html` <i class=${`part ${["source", "sink"].includes(partText(one)) ? "ends" : ""}`}>${partText(one)}</i>`;
 
+/** How the records of a computation run, and why not by columns. Empty: no worker has said it. */
+function columnText(one) {
+  const use = one.columns;
+  if (!use) return "";
+  if (use.in_batches) return "many at a time, by process_batch";
+  if (use.by_records) return `by records: ${use.by_records}`;
+  const values = use.inputs.filter((input) => input.by_values).map((input) => `tables of ${input.stream} row by row: ${input.by_values}`);
+  return ["by columns", ...values].join("; ");
+}
+
+/** The share of the records that went by columns, since the workers began. Empty: none ran, or none may. */
+function columnShare(one) {
+  const hook = one.hooks.find((other) => other.hook === "process_record");
+  if (!one.columns || one.columns.by_records || !Number(hook?.calls)) return "";
+  return `${((100 * Number(hook.by_columns)) / Number(hook.calls)).toFixed(1)} % so far`;
+}
+
+/** Marks a computation whose records run by columns. */
+const Columns = ({ one }) => one.columns && !one.columns.in_batches && !one.columns.by_records && html` <i class="part" title=${columnText(one)}>columns</i>`;
+
 function Computation({ node, one, topology, now, samples, selected, small, troubled }) {
   const bad = one.failures || troubled ? "failing" : "";
   const lags = `data lag ${lagText(now, one.watermark)}, system lag ${duration(one.system_lag_seconds)}`;
@@ -31,8 +51,8 @@ function Computation({ node, one, topology, now, samples, selected, small, troub
     </a>`;
   }
   return html`<a class=${`node ${bad}`} style=${at(node)} href=${to("topology", topology, one.name)}
-    aria-current=${selected ? "true" : null} title=${one.failures ? one.failures.text : `${one.implementation}: ${lags}`}>
-    <b>${one.name}<${Part} one=${one} /></b>
+    aria-current=${selected ? "true" : null} title=${one.failures ? one.failures.text : [`${one.implementation}: ${lags}`, columnText(one)].filter(Boolean).join("; ")}>
+    <b>${one.name}<${Part} one=${one} /><${Columns} one=${one} /></b>
     <span><em>${rate(one.records_per_second)} rec/s</em><${Spark} samples=${samples} /></span>
     ${one.failures
       ? html`<span class="fault">${short(one.failures)}</span>`
@@ -114,6 +134,7 @@ function Inspector({ topology, one, now, samples }) {
     ["productions without ACK", count(one.pending_productions)],
     ["late · dropped", `${count(one.late)} · ${count(one.dropped)}`],
     ["dead letters", count(one.dead_letters)],
+    ["records run", [columnText(one), columnShare(one)].filter(Boolean).join(", ")],
     ["keys in memory", `${count(one.keys)}, ${bytes(one.cached_bytes)}`],
     ["intervals", one.without_owner ? html`<span class="bad">${one.intervals}, ${one.without_owner} without owner</span>` : one.intervals],
     ["workers", one.workers.join(", ") || "none"],

@@ -1,0 +1,83 @@
+"""The appends of one host: a core's entries go to its journal, and the core gets the results.
+
+An append to a store with an :class:`~millwheel.store.contract.AppendQueue` needs no task. Intervals of one process
+whose appends wait in the same turn of the event loop share one write and one sync there (decision 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any, Protocol
+
+from millwheel.store.contract import AppendQueue, SequencerRefusedError, StateStore, StoreUnavailableError
+from millwheel.store.repetition import RetriedCalls
+from millwheel.worker.messages import Appended, AppendEntry, Deposed
+
+__all__ = ["JournalAppends"]
+
+
+class _AppendingHost(Protocol):
+    """The host whose core appends."""
+
+    closed: bool
+
+    def post(self, event: Appended | Deposed, /) -> None:
+        """Let the core process ``event``."""
+
+    def spawn(self, work: Coroutine[Any, Any, None], /) -> object:
+        """Run a coroutine, which ends with the host."""
+
+    def failed(self, error: BaseException, /) -> None:
+        """A step or a call raised an error."""
+
+
+class JournalAppends:
+    """Appends the entries of one host's core.
+
+    Invariant: the core gets one event for each append, ``Appended`` or ``Deposed``, once the outcome is certain. An
+    append of unknown outcome is repeated, with identical bytes, until then.
+    """
+
+    def __init__(self, host: _AppendingHost, store: StateStore, retried: RetriedCalls) -> None:
+        self._host = host
+        self._store = store
+        self._retried = retried
+        self._queue: AppendQueue | None = store if isinstance(store, AppendQueue) else None
+
+    def begin(self, effect: AppendEntry) -> None:
+        """Begin an append."""
+        if self._queue is None:
+            self._host.spawn(append(self._host, self._retried, self._store, effect))
+        else:
+            self._queue.append_soon(effect.journal, effect.append, partial(self._ended, effect))
+
+    def _ended(self, effect: AppendEntry, error: BaseException | None) -> None:
+        """The first attempt is over."""
+        host = self._host
+        if error is None:
+            host.post(Appended(effect.append.commit))
+        elif host.closed:
+            return
+        elif isinstance(error, StoreUnavailableError):
+            host.spawn(append(host, self._retried, self._store, effect, error))
+        elif isinstance(error, SequencerRefusedError):
+            host.post(Deposed(str(error)))
+        else:
+            host.failed(error)
+
+
+async def append(
+    host: _AppendingHost,
+    retried: RetriedCalls,
+    store: StateStore,
+    effect: AppendEntry,
+    failed: StoreUnavailableError | None = None,
+) -> None:
+    """Append until the outcome is certain, and post it. ``failed``: the error of a first attempt."""
+    try:
+        await retried.append(store, effect.journal, effect.append, failed)
+    except SequencerRefusedError as error:
+        host.post(Deposed(str(error)))
+        return
+    host.post(Appended(effect.append.commit))
