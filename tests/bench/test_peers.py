@@ -234,6 +234,7 @@ class Faked:
 
     def __init__(self, windows: int) -> None:
         self.calls: list[str] = []
+        self.at_crash = 0
         self.results: list[tuple[Window, int]] = []
         self.arrivals: list[Arrival] = []
         self._windows = windows
@@ -259,6 +260,7 @@ class Faked:
 
     async def crash(self) -> None:
         self.calls.append("crash")
+        self.at_crash = self.windows
 
     async def restart(self) -> None:
         self.calls.append("restart")
@@ -292,6 +294,7 @@ async def test_a_kill_comes_at_half_of_the_results(monkeypatch: pytest.MonkeyPat
     system = Faked(1)
     run = await killed(system, monkeypatch)
     assert system.calls == ["start", "crash", "restart"]
+    assert system.at_crash == len(EXPECTED) // 2
     assert run.right, run
     assert run.recovery_s >= 0.5
 
