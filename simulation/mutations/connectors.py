@@ -491,13 +491,25 @@ rewriting(
 )
 
 rewriting(
-    "any-other-log-is-restored",
+    "a-source-goes-on-behind-the-snapshot",
     "G1",
-    "a source goes on in another log only if the program names it: offsets there may have other records",
+    "a source goes on in a restored log only up to the snapshot: behind it, the log has other records",
     logs,
-    "if there != self.restored_log:",
-    "if False:",
+    "if position.offset > end:",
+    "if position.offset > 1 << 40:",
     seeds=0,
-    test="tests/system/test_replaying.py::test_another_log_of_a_stream_is_another_source",
+    test="tests/system/test_restored_logs.py::test_a_reader_behind_the_snapshot_stops_for_ever",
+    why=_WHY,
+)
+
+rewriting(
+    "the-log-of-another-cluster-is-a-former-one",
+    "G1",
+    "a former log is known by its time, too: logs of two clusters may have one name",
+    logs,
+    "or position.made != place.created_at_us:",
+    "or False:",
+    seeds=0,
+    test="tests/system/test_restored_logs.py::test_a_log_of_this_name_and_another_time_is_another",
     why=_WHY,
 )
