@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from types import NoneType
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, get_args
 
 import msgspec
 
@@ -164,8 +164,10 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         self._timing = timing
         self._timestamp = timestamp
         self._bad = bad
-        self._unread: frozenset[type] = _UNREAD if record_type is BadRecord else _UNREAD | {BadRecord}
+        self._unread: frozenset[type] = _UNREAD
         """The classes of values that could not be read. In a stream of BadRecords, a plain one is a record."""
+        if BadRecord not in (record_type, *get_args(record_type)):
+            self._unread |= {BadRecord}
         self._readers = Handles[SplitReader[Any, P]]()
         self._reads_at: dict[str, tuple[int, int]] = {}
         """By split: the time of the last read, and how many there were at that time."""

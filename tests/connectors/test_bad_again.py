@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from millwheel.client.subscription import From, Subscription
+from millwheel.snapshots.tables import read_snapshot_state
 from millwheel.server.dev_server import DevServer, DevSettings, running
 from tests.patience import patience, until
 from tests.system.server import run_cli
@@ -121,3 +122,26 @@ async def test_a_log_is_read_on_after_a_restore(shop: Shop, tmp_path: Path) -> N
     await shop.run("snapshot", "restore", place, "s")
     shop.sell('{"item": "tea", "cents": "50000"}')
     await newest(shop.address, {"tea": 50_021, "cup": 4_300})
+
+
+@pytest.mark.guarantee("G1", section="5.2")
+@pytest.mark.timeout(240)
+async def test_a_fork_reads_its_own_log_on(shop: Shop, tmp_path: Path) -> None:
+    """The snapshot says how far both logs were read. Behind that, they have records of their own."""
+    place = str(tmp_path / "backups")
+    await shop.mended()
+    await shop.run("snapshot", "create", "shop", "--to", place, "--name", "s")
+    shop.sell('{"item": "cup", "cents": "4000"}')
+    await newest(shop.address, {"tea": 21, "cup": 4_300})
+    await shop.run("snapshot", "restore", place, "s", "--as", "shop-next", "--paused")
+    states = await asyncio.to_thread(read_snapshot_state, place, "s", "shop/unread-reader")
+    offset = states.column("state")[0].as_py()["position"]["offset"]
+    start = f'read_log("shop-next/unreadable", BadRecord, start={{"shop-next/unreadable": {offset}}}'
+    text = shop.program.read_text().replace('read_log("shop/unreadable", BadRecord', start)
+    own = shop.program.with_name("next.py")
+    own.write_text(text.replace('"unread"', '"unread-next"'))
+    await shop.run("topology", "update", f"{own}:second", "--as", "shop-next", "--yes")
+    await shop.run("topology", "resume", "shop-next")
+    await shop.run("topology", "cancel", "shop", "--yes")
+    shop.sell('{"item": "tea", "cents": "50000"}')
+    await newest(shop.address, {"tea": 50_021, "cup": 4_300}, "shop-next")
