@@ -164,10 +164,9 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         self._timing = timing
         self._timestamp = timestamp
         self._bad = bad
-        self._unread: frozenset[type] = _UNREAD
+        has_bad = BadRecord in (record_type, *get_args(record_type))
+        self._unread: frozenset[type] = _UNREAD if has_bad else _UNREAD | {BadRecord}
         """The classes of values that could not be read. In a stream of BadRecords, a plain one is a record."""
-        if BadRecord not in (record_type, *get_args(record_type)):
-            self._unread |= {BadRecord}
         self._readers = Handles[SplitReader[Any, P]]()
         self._reads_at: dict[str, tuple[int, int]] = {}
         """By split: the time of the last read, and how many there were at that time."""

@@ -126,7 +126,7 @@ async def _write(
     folder: SnapshotFolder, manifest: wire.SnapshotManifest, fresh: _FreshNames, writer: _StoreWriter
 ) -> dict[str, int]:
     """Write journals and rows. Returns where each log ends, by its incarnation in the snapshot."""
-    ends = {log.incarnation: 0 for log in manifest.logs}
+    ends: dict[str, int] = {log.incarnation: 0 for log in manifest.logs}
     for journal in manifest.journals:
         renamed = RenamedJournal(folder, journal, journal.incarnation in ends, fresh.names)
         await writer.write_journal(journal, renamed)

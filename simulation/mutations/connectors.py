@@ -212,8 +212,8 @@ rewriting(
     "G1",
     "in a stream of BadRecords, what cannot be read is none of them",
     reading,
-    "_UNREAD if record_type is BadRecord else",
-    "frozenset() if record_type is BadRecord else",
+    "_UNREAD if has_bad else",
+    "frozenset() if has_bad else",
     seeds=0,
     test="tests/connectors/files/test_files_in_topologies.py::"
     "test_bad_records_in_a_file_are_records_and_others_are_not",

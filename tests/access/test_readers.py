@@ -104,7 +104,9 @@ async def test_a_log_that_is_refused_says_who_and_where(guarded: Guarded) -> Non
     for files, token, why in refusals(guarded.identities):
         guarded.ask_as(files, token)
         for one in (source, at_offset):
-            with pytest.raises(LogError, match=rf"'words/seen' is refused at {guarded.address}, .* certificate: .*{why}"):
+            with pytest.raises(
+                LogError, match=rf"'words/seen' is refused at {guarded.address}, .* certificate: .*{why}"
+            ):
                 await one.open_reader("words/seen", None)
     guarded.ask_as(guarded.identities.certificate("reader"))
     reader = await source.open_reader("words/seen", None)

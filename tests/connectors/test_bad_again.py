@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from millwheel.client.subscription import From, Subscription
-from millwheel.snapshots.tables import read_snapshot_state
 from millwheel.server.dev_server import DevServer, DevSettings, running
-from tests.patience import patience, until
+from millwheel.snapshots.tables import read_snapshot_state
+from tests.patience import patience
 from tests.system.server import run_cli
 
 PROGRAM = """

@@ -10,7 +10,9 @@ import msgspec
 import pytest
 
 from millwheel.client.control import ControlClient
+from millwheel.client.subscription import Subscription
 from millwheel.connectors import LogError, LogPosition
+from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.server.dev_server import DevServer, DevSettings, running
 from tests.submitting import submit_copy
 from tests.system import replayed
@@ -116,3 +118,26 @@ async def test_a_log_of_this_name_and_another_time_is_another(server: DevServer,
         for made in (position.made + 1, None):
             with pytest.raises(LogError, match="no restored one of"):
                 await of(server).open_reader("shop/sales", msgspec.structs.replace(position, made=made))
+
+
+@pytest.mark.parametrize("begun", [True, False])
+async def test_a_log_that_is_replaced_meanwhile_says_so(
+    server: DevServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    """Regression: without a position an assertion failed, and after a restore the error had no text."""
+    position = None
+    if begun:
+        async with snapshots(server, tmp_path) as taken:
+            await sell(server, range(1))
+            position = await position_at(server, 1)
+            await taken.take("s")
+            await taken.go_back_to("s")
+
+    async def replaced(tail: Subscription) -> Subscription:
+        raise RequestError(
+            FailureCode.FAILED_PRECONDITION, "the log was replaced", "subscribe again", reason="STREAM_LOG_REPLACED"
+        )
+
+    monkeypatch.setattr(Subscription, "__aenter__", replaced)
+    with pytest.raises(RequestError, match="the log was replaced: subscribe again"):
+        await of(server).open_reader("shop/sales", position)
