@@ -409,3 +409,35 @@ def test_a_weak_letter_is_stored_before_it_is_sent() -> None:
     driver.commit()
     assert len(driver.take(SendDelivery)) == 1
     assert driver.state.counts.dead_letters == 1
+
+
+class AtTimesDown(mw.Computation[tuple[str, str], int]):
+    """Counts and produces, unless the record says "down"."""
+
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
+        if record.value[1] == "down":
+            raise ValueError("the database is down")
+        ctx.state += 1
+        ctx.produce("out", record.value[1])
+
+
+@pytest.mark.guarantee("G8", section="6.1.3")
+def test_a_batch_that_found_no_room_and_was_undone_is_no_commit() -> None:
+    """Its states were encoded. The commit that comes after it, for an ACK, has none of them."""
+    driver = IntervalDriver(AtTimesDown(), strong=False, straggler_delay=1_000)
+    driver.deliver(("z", "stored", 1))
+    driver.now += 1_000
+    driver.handle(Tick())
+    driver.commit_all()
+    (straggler,) = driver.take(SendDelivery)
+    driver.deliver(("first", "waits for its ACK", 2))
+    count = MAX_ENTRY_BYTES // 2_000_000 + 1  # a record counts twice: as an input, and as a production
+    for number in range(count):  # they fill an open commit, and the last one has no room
+        driver.deliver((f"key-{number}", "." * 1_000_000, 3))
+    driver.deliver((f"key-{count - 1}", "down", 4))
+    for send in driver.take(SendDelivery):
+        driver.handle(Acknowledged(send.delivery.token))
+    driver.commit_all()
+    driver.handle(Acknowledged(straggler.delivery.token))
+    driver.commit_all()
+    assert driver.state.journal.committed > 0

@@ -109,6 +109,7 @@ class CommitPipeline:
         # Encoding may empty the batch: work that fails there waits alone for its next attempt, or is given up.
         changed = self._sealer.encode_states(batch) if batch else []
         if not batch:
+            batch.changed.clear()  # encoded before, for a commit that had no room
             if batch.hold is not None:  # work that was blocked meanwhile has holds of its own
                 batch.hold.release()
                 batch.hold = None
