@@ -271,6 +271,6 @@ def _check_what_is_rare(run: Printing) -> None:
     health = cluster_pb2.GetClusterHealthResponse(
         hot_keys=[cluster_pb2.HotKey(key=b"k")], departed=[cluster_pb2.DepartedWorker(worker_id="w")]
     )
-    run.page.check(plain_health(health), "health", "cluster health")
+    run.page.check(plain_health(health, {"words": 1}), "health", "cluster health")
     error = RequestError(FailureCode.NOT_FOUND, "no x", problems=[Problem("a", "b")])
     run.page.check(describe(error), "error", "error")
