@@ -190,6 +190,16 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
     def _reads(self) -> str:
         return self._identity
 
+    @property
+    def output(self) -> str:
+        """The stream that it reads into."""
+        return self._output
+
+    @property
+    def has_times_of_reading(self) -> bool:
+        """Whether the event time of each record is that of its read: neither the program nor the source says one."""
+        return self._timestamp is None and not self._source._says_times
+
     async def _close(self) -> None:
         await self._readers.close()
 
