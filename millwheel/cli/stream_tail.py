@@ -63,18 +63,26 @@ def tail(
         ),
     ] = None,
     count: Annotated[
-        int, typer.Option("--count", "-n", min=0, help="Stop after so many records, or when the stream has ended. 0: no limit.")
+        int,
+        typer.Option(
+            "--count", "-n", min=0, help="Stop after so many records, or when the stream has ended. 0: no limit."
+        ),
     ] = 0,
     until_end: Annotated[
-        bool, typer.Option(
+        bool,
+        typer.Option(
             "--until-end",
             help="Stop when the stream has ended, and all of it is printed. Without this and -n it waits on.",
-        )
+        ),
     ] = False,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: Annotated[
-        float, typer.Option(min=0.001, help="Seconds to look for the stream while the cluster cannot be reached. It does not limit the wait for records.")
+        float,
+        typer.Option(
+            min=0.001,
+            help="Seconds to look for the stream while the cluster cannot be reached. The wait for records has no limit.",
+        ),
     ] = 60.0,
 ) -> None:
     """Print a stream's records as they come, until Ctrl-C. With -o json it prints one JSON object per line.

@@ -97,7 +97,9 @@ def awaited_text(awaited: wire.AwaitedHook, now: int) -> str:
     return f"{awaited.hook} of key {shown_key(awaited.key)} has been awaiting for {since} ({awaited.work})"
 
 
-def connector_awaited_text(name: str, part: cluster.ConnectorPart.ValueType, awaited: wire.AwaitedHook, now: int) -> str:
+def connector_awaited_text(
+    name: str, part: cluster.ConnectorPart.ValueType, awaited: wire.AwaitedHook, now: int
+) -> str:
     """Return one sentence about a call of a source or a sink that does not end. It is not the user's code that waits.
 
     Args:
@@ -113,7 +115,8 @@ def connector_awaited_text(name: str, part: cluster.ConnectorPart.ValueType, awa
         what = f"the read of split {shown_key(awaited.key)} of source {name.removesuffix('-reader')}"
     else:
         what = f"the write of shard {shown_key(awaited.key)} of sink {name}"
-    return f"{what} has waited {since} for the other system: see whether it can be reached. After a minute it tries again"
+    why = "see whether it can be reached. After a minute it is tried again"
+    return f"{what} has waited {since} for the other system: {why}"
 
 
 def names_remedy(failures: wire.HookFailures, stopped: str) -> bool:

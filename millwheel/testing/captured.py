@@ -17,7 +17,8 @@ def refuse_other_names(plan: Plan, captured: Iterable[str]) -> None:
     sinks = [name for name, one in plan.computations.items() if isinstance(one.computation, WriteBatches)]
     for name in captured:
         if name not in sinks:
-            raise UsageError(f"topology {plan.name!r} has no sink {name!r}{did_you_mean(name, sinks)}: captured= names one")
+            hint = did_you_mean(name, sinks)
+            raise UsageError(f"topology {plan.name!r} has no sink {name!r}{hint}: captured= names one")
 
 
 def batches_of(sink: str) -> str:
