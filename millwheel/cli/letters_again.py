@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final, Protocol
 
 from millwheel.client.dead_letters import LetterFilter, LetterPage, LetterState
@@ -25,16 +25,23 @@ class _Letters(Protocol):
         """The first letters that are meant."""
 
 
-async def failed_again(letters: _Letters, replayed: Collection[int]) -> list[int]:
+async def failed_again(
+    letters: _Letters, replayed: Collection[int], pauses: Sequence[float] = _LOOKS_SECONDS
+) -> list[int]:
     """Return those of ``replayed`` of which a new letter says that the record has failed again.
 
     A letter that comes later than a second after the replay is not noticed.
+
+    Args:
+        letters: The letters of the topology.
+        replayed: The replayed ones.
+        pauses: The seconds before each look.
     """
     found: set[int] = set()
     if not replayed:
         return []
     anyone = LetterFilter(states=frozenset(LetterState))
-    for pause in _LOOKS_SECONDS:
+    for pause in pauses:
         await asyncio.sleep(pause)
         try:
             page = await letters.page(anyone, max(replayed) + 1, _MOST)

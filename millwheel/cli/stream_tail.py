@@ -81,7 +81,8 @@ def tail(
         float,
         typer.Option(
             min=0.001,
-            help="Seconds to look for the stream while the cluster cannot be reached. The wait for records has no limit.",
+            help="Seconds to look for the stream while the cluster cannot be reached. It does not limit the wait for "
+            "records.",
         ),
     ] = 60.0,
 ) -> None:

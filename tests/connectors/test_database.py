@@ -306,7 +306,8 @@ def test_parameters(tmp_path: Path, statement: str, parameters: Any) -> None:
 def test_a_name_that_a_record_has_not_is_an_error_of_the_program(statement: str, wrong: str) -> None:
     """Regression: a misspelled parameter failed at the first batch, and not when the program was checked."""
     topology = mw.Topology("shop")
-    sales, sink = topology.source("sales", Sale), database(connect_nowhere, statement)
+    sales = topology.source("sales", Sale)
+    sink: Sink[Sale] = database(connect_nowhere, statement)
     if wrong:
         with pytest.raises(mw.UsageError, match=rf"to\('table'\): the statement names '{wrong}' \(did you mean "):
             sales.to("table", sink)

@@ -101,6 +101,8 @@ async def test_killed_and_double_replays_take_effect_once(tmp_path: Path) -> Non
         await submit_source(server, "words", RAISING)
         await say(server, "good", *(f"bad-{number}" for number in range(BAD)))
         await waiting(server, BAD)
+        note = f"{BAD:,} dead letters of words wait: `millwheel dead-letter list words`"
+        await until(lambda: run_cli(server.address, "cluster", "health"), patience(60), holds=lambda it: note in it.out)
         await update(server, SLOW)
         before = await seen(server)
         assert before == {("good", 1): 1}
