@@ -28,7 +28,6 @@ from millwheel.cli.letters_again import again_text, failed_again
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output
 from millwheel.cli.output import OutputFormat, print_plain, print_table
 from millwheel.cli.progress import ReportProgress
-from millwheel.cli.reaching import ask
 from millwheel.cli.times import ago_or_time
 from millwheel.client.control import ControlClient
 from millwheel.client.dead_letters import (
@@ -194,6 +193,11 @@ async def _format(letter: Letter, address: str) -> specs.ValueFormat.ValueType:
             return specs.VALUE_FORMAT_UNSPECIFIED
 
 
+async def _again_text(topology: str, count: int, address: str) -> str:
+    async with ControlClient(address) as client:
+        return again_text(topology, count, (await client.get_topology(topology)).topology.version)
+
+
 @app.command()
 def replay(
     topology: _Topology,
@@ -219,19 +223,19 @@ def replay(
     wanted = _wanted(named.offsets, computation, key, since, error, every=every)
     progress = ReportProgress[ReplayReport](sys.stderr, replay_text)
 
-    async def work(letters: DeadLetters) -> tuple[ReplayReport, list[int]]:
+    async def work(letters: DeadLetters) -> tuple[ReplayReport, list[int], str]:
         done = await letters.replay(wanted, progress.show)
-        return done, await failed_again(letters, done.replayed)
+        found = await failed_again(letters, done.replayed)
+        return done, found, await _again_text(topology, len(found), address) if found else ""
 
-    report, again = _run(topology, address, timeout, work, named.log)
+    report, again, note = _run(topology, address, timeout, work, named.log)
     progress.end()
     if output is OutputFormat.TABLE:
         print(replay_text(report))
     else:
         print_plain(plain_replay(report, again), output)
-    if again:
-        version = ask(lambda client: client.get_topology(topology), address, timeout).topology.version
-        print(again_text(topology, len(again), version), file=sys.stderr)
+    if note:
+        print(note, file=sys.stderr)
     refused = (one.offset for one in report.refused)
     left = report.left(named.offsets)
     _note_missing(named.offsets, [*report.replayed, *report.elsewhere, *report.unconfirmed, *refused, *left])

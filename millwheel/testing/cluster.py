@@ -65,7 +65,10 @@ class _Removed:
 
 
 class VirtualCluster:
-    """Runs the present version of a topology. It implements ``HarnessPeers`` for the driver of its cores."""
+    """Runs the present version of a topology. It implements ``HarnessPeers`` for the driver of its cores.
+
+    It has many attributes: the harness reads them for its tests.
+    """
 
     def __init__(
         self,

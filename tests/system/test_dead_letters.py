@@ -170,7 +170,8 @@ async def test_letters_are_shown_chosen_and_discarded(tmp_path: Path) -> None:
 
         # The code is not mended: what is replayed fails again, and says which letter it was.
         done = await dead_letter(server, "replay", f"0@{log}")
-        assert (done.code, done.out) == (0, "1 letter replayed\n")
+        assert (done.code, done.out) == (1, "1 letter replayed\n"), "all have failed again"
+        assert done.err.startswith("1 letter failed again with the code that runs (version 1): ")
         await waiting(server, 4)
         assert [row["replay_of"] for row in await listed(server, "--from", "4")] == [0]
 
