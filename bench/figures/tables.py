@@ -45,6 +45,9 @@ _PEERS: Final = (
     ("bytewax", "Bytewax"),
     ("flink-table", "Flink, SQL (no Python for a record)"),
     ("flink-datastream", "PyFlink, DataStream"),
+    ("spark-sql", "Spark, SQL (no Python for a record)"),
+    ("kafka-streams", "Kafka Streams (Java)"),
+    ("quix", "Quix Streams"),
 )
 
 

@@ -25,7 +25,9 @@ from bench.kafka_count.hits import Hits
 from bench.kafka_count.topics import make_topic
 from bench.machine import Machine
 from bench.peers.jobs import PROGRAMS, Bytewax, Flink, Job, Peer
+from bench.peers.jvm import KafkaStreams, Spark
 from bench.peers.millwheel import Cluster, DevServer
+from bench.peers.quix import Quix
 from bench.peers.reporting import Measured, table
 from bench.peers.running import PeerRun, measure
 from deploy.local import jars
@@ -51,6 +53,9 @@ def main() -> int:
     parser.add_argument("--only", default="", help="systems whose names begin so, with commas between")
     help_flink = "a setting of Flink, NAME=VALUE, in place of the one here; can be repeated"
     parser.add_argument("--flink", action="append", default=[], metavar="NAME=VALUE", help=help_flink)
+    parser.add_argument("--spark", action="append", default=[], metavar="NAME=VALUE", help="the same for Spark")
+    help_kill = "kill each system when half of its results are there, start it again, and measure how long that takes"
+    parser.add_argument("--kill", action="store_true", help=help_kill)
     parser.add_argument("--pure", action="store_true", help="the Python tree, though a compiled one is there")
     parser.add_argument("--out", type=Path, default=Path("build/bench-peers.json"))
     parser.add_argument("--place", type=Path, help="where data and logs stay; else they go")
@@ -67,13 +72,16 @@ def main() -> int:
 
 
 def _peers(options: argparse.Namespace) -> list[Peer]:
-    more = dict(one.split("=", 1) for one in options.flink)
+    more, spark = (dict(one.split("=", 1) for one in given) for given in (options.flink, options.spark))
     return [
         DevServer(),
         Cluster(),
         Bytewax(),
         Flink("flink-table", PROGRAMS / "flink_table.py", more),
         Flink("flink-datastream", PROGRAMS / "flink_datastream.py", more),
+        Spark(spark),
+        KafkaStreams(),
+        Quix(),
     ]
 
 
@@ -103,7 +111,7 @@ async def _measured(options: argparse.Namespace, peers: Sequence[Peer]) -> int:
     finally:
         # Also of a run that was interrupted.
         found = [one for _, one in measured.values()]
-        wrong = any(not run.right for one in found for run in one.runs)
+        wrong = any(not run.keeps(one.guarantee) for one in found for run in one.runs)
         if wrong:
             say(f"the logs of runs that failed are in {place}")
         elif options.place is None:
@@ -137,7 +145,7 @@ async def _all_runs(
                     continue  # it would not end within the limit in a later turn either
                 job = _job(options, broker.address, hits, place, f"{peer.name}-{turn}")
                 measured.settings = peer.settings(job)
-                run = await measure(peer, job, hits, expected, options.limit)
+                run = await measure(peer, job, hits, expected, options.limit, kill=options.kill)
                 measured.runs.append(run)
                 say(f"{peer.name}, {turn} of {options.runs}: {_shown(run)}")
                 if options.place is None and run.right:
@@ -162,7 +170,8 @@ def _job(options: argparse.Namespace, broker: str, hits: Hits, place: Path, name
 
 
 def _shown(run: PeerRun) -> str:
-    return run.error or f"{run.records_per_s:,.0f} records/s, {run.whole_s:.1f} s in all" + (
+    again = f", results {run.recovery_s:.1f} s after the kill" if run.recovery_s else ""
+    return run.error or f"{run.records_per_s:,.0f} records/s, {run.whole_s:.1f} s in all{again}" + (
         "" if run.right else f"; WRONG: {run.lost} lost, {run.twice} twice, {run.results_twice} results twice"
     )
 
@@ -170,7 +179,12 @@ def _shown(run: PeerRun) -> str:
 def _write(options: argparse.Namespace, report: dict[str, Any], found: Sequence[Measured]) -> None:
     """Write and print the table and the report."""
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    report |= {"runs": options.runs, "processes": options.processes, "commit_seconds": options.commit_seconds}
+    report |= {
+        "runs": options.runs,
+        "processes": options.processes,
+        "commit_seconds": options.commit_seconds,
+        "kill": options.kill,
+    }
     report |= {"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     options.out.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
     text = table(found, options.records)

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from bench.peers.java import kafka_streams_classpath, spark_jars
 from deploy.local import jars
 from deploy.local.apt import InstallError
 
-__all__ = ["BYTEWAX", "FLINK", "PeerEnvironment", "connector_jar", "main"]
+__all__ = ["BYTEWAX", "FLINK", "QUIX", "SPARK", "PeerEnvironment", "connector_jar", "main"]
 
 PEERS: Final = Path(__file__).resolve().parents[2] / "build" / "peers"
 _ASKED: Final = "requirements.txt"
@@ -91,6 +92,8 @@ FLINK: Final = PeerEnvironment("flink", ("apache-flink==2.2.1", "orjson==3.13.0"
 BYTEWAX: Final = PeerEnvironment(
     "bytewax", ("bytewax==0.21.1", "confluent-kafka==2.16.1", "orjson==3.13.0"), (12, 11), "20 MB"
 )
+SPARK: Final = PeerEnvironment("spark", ("pyspark==4.2.0",), (11, 12), "460 MB")
+QUIX: Final = PeerEnvironment("quix", ("quixstreams==3.28.1",), (12, 11), "50 MB")
 
 
 def _candidates(minor: int) -> Iterator[Path]:
@@ -118,7 +121,8 @@ def connector_jar() -> Path:
 def main() -> int:
     """Make all environments. Return 1 if one cannot be made, and print why."""
     failed = False
-    for install in (FLINK.install, BYTEWAX.install, connector_jar):
+    others = (SPARK.install, spark_jars, kafka_streams_classpath, QUIX.install)
+    for install in (FLINK.install, BYTEWAX.install, connector_jar, *others):
         try:
             install()
         except InstallError as error:

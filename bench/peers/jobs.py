@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,10 @@ import msgspec
 from bench.peers.environments import BYTEWAX, FLINK, connector_jar
 from deploy.local.child import ChildProcess, free_ports
 
-__all__ = ["PROGRAMS", "BoundedRun", "Bytewax", "Flink", "Job", "Peer", "PeerJob", "Started"]
+__all__ = [
+    "PROGRAMS", "BoundedRun", "Bytewax", "Flink", "Job", "Peer", "PeerJob", "PeerPrograms", "Started", "java_version",
+    "program_environment", "started_by",
+]  # fmt: skip
 
 PROGRAMS: Final = Path(__file__).with_name("programs")
 
@@ -64,6 +67,12 @@ class Started(Protocol):
     def check(self) -> None:
         """RuntimeError with its last words if it has ended."""
 
+    async def crash(self) -> None:
+        """SIGKILL all processes that have records."""
+
+    async def restart(self) -> None:
+        """Start it again after a crash, as its documentation says. Nothing, if its own supervisor does that."""
+
 
 class BoundedRun(Protocol):
     """A system that is ready for a job whose records come to an end. All of its processes are children of this one."""
@@ -100,14 +109,26 @@ class Peer(Protocol):
 
 
 @dataclass(slots=True)
-class _Programs:
-    """The processes of a system that is started with its job."""
+class PeerPrograms:
+    """The processes of a system that is started with its job. ``make`` makes those of each start."""
 
+    make: Callable[[], list[ChildProcess]]
     processes: list[ChildProcess] = field(default_factory=list)
 
     async def start(self) -> None:
+        self.processes = self.make()
         for process in self.processes:
             process.start()
+
+    async def crash(self) -> None:
+        self.kill()
+
+    async def restart(self) -> None:
+        await self.start()
+
+    def kill(self) -> None:
+        for process in self.processes:
+            process.kill()
 
     def check(self) -> None:
         for process in self.processes:
@@ -121,7 +142,17 @@ class _Programs:
         return all(process.exit_code == 0 for process in self.processes)
 
 
-def _environment(job: PeerJob, more: Mapping[str, str]) -> dict[str, str]:
+@asynccontextmanager
+async def started_by(make: Callable[[], list[ChildProcess]]) -> AsyncIterator[PeerPrograms]:
+    """A system whose processes start with the job, and end with the block. ``make`` makes those of each start."""
+    programs = PeerPrograms(make)
+    try:
+        yield programs
+    finally:
+        programs.kill()
+
+
+def program_environment(job: PeerJob, more: Mapping[str, str]) -> dict[str, str]:
     """Of a program of another system. It does not see this checkout."""
     temporary = Path(job.place) / "tmp"
     temporary.mkdir(parents=True, exist_ok=True)
@@ -152,9 +183,8 @@ class Flink:
             connector_jar()
 
     def versions(self) -> dict[str, str]:
-        java = subprocess.run([_java(), "-version"], capture_output=True, text=True, check=True).stderr
         connector = {"connector": connector_jar().stem} if self.kafka else {}
-        return {**FLINK.versions(), **connector, "java": java.splitlines()[0]}
+        return {**FLINK.versions(), **connector, "java": java_version(_java())}
 
     def settings(self, job: PeerJob) -> dict[str, str]:
         place = Path(job.place).as_uri()
@@ -176,16 +206,19 @@ class Flink:
         }
 
     @asynccontextmanager
-    async def ready(self, job: PeerJob) -> AsyncIterator[_Programs]:
+    async def ready(self, job: PeerJob) -> AsyncIterator[PeerPrograms]:
+        async with started_by(lambda: [self._process(job)]) as started:
+            yield started
+
+    def _process(self, job: PeerJob) -> ChildProcess:
+        """The program, which goes on from the newest checkpoint if there is one."""
         place = Path(job.place)
-        given = msgspec.structs.replace(job, settings=self.settings(job))
+        done = sorted(place.glob("checkpoints/*/chk-*/_metadata"), key=lambda one: one.stat().st_mtime_ns)
+        resumed = {"execution.state-recovery.path": done[-1].parent.as_uri()} if done else {}
+        given = msgspec.structs.replace(job, settings={**self.settings(job), **resumed})
         more = {"JVM_ARGS": "-Xmx2g", "FLINK_LOG_DIR": str(place)}
         command = [str(FLINK.python), str(self.program)]
-        process = ChildProcess(command, place / "flink.log", _environment(given, more))
-        try:
-            yield _Programs([process])
-        finally:
-            process.kill()
+        return ChildProcess(command, place / "flink.log", program_environment(given, more))
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,11 +247,11 @@ class Bytewax:
         }
 
     @asynccontextmanager
-    async def ready(self, job: PeerJob) -> AsyncIterator[_Programs]:
+    async def ready(self, job: PeerJob) -> AsyncIterator[PeerPrograms]:
         place = Path(job.place)
         recovery = place / "recovery"
         recovery.mkdir(parents=True)
-        environment = _environment(job, {})
+        environment = program_environment(job, {})
         partitions = ChildProcess(
             [str(BYTEWAX.python), "-m", "bytewax.recovery", str(recovery), str(job.processes)],
             place / "recovery.log",
@@ -235,11 +268,8 @@ class Bytewax:
             ChildProcess(self._command(job, recovery, number, addresses), place / f"bytewax-{number}.log", environment)
             for number in range(job.processes)
         ]
-        try:
-            yield _Programs(processes)
-        finally:
-            for process in processes:
-                process.kill()
+        async with started_by(lambda: processes) as started:
+            yield started
 
     def _command(self, job: PeerJob, recovery: Path, number: int, addresses: list[str]) -> list[str]:
         several = ["-i", str(number), "-a", ";".join(addresses)] if len(addresses) > 1 else []
@@ -250,3 +280,8 @@ class Bytewax:
 def _java() -> str:
     home = os.environ.get("JAVA_HOME", "")
     return str(Path(home) / "bin" / "java") if home else "java"
+
+
+def java_version(java: str) -> str:
+    """What this runtime of Java says of itself."""
+    return subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr.splitlines()[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -27,15 +27,23 @@ _PROGRAM: Final = "bench.kafka_count.program"
 
 @dataclass(slots=True)
 class _Submitted:
-    """A server that runs, and gets the topology."""
+    """A server that runs, and gets the topology. ``kill`` and ``again`` are for a crash, and what follows it."""
 
     address: str
+    kill: Callable[[], None]
+    again: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
         await asyncio.to_thread(submit, self.address, "counted", _PROGRAM)
 
     def check(self) -> None:
         """The service manager starts what ends, and the run's limit ends one that does not come to its end."""
+
+    async def crash(self) -> None:
+        self.kill()
+
+    async def restart(self) -> None:
+        await asyncio.to_thread(self.again)
 
 
 def _given(job: Job) -> dict[str, str]:
@@ -82,7 +90,7 @@ class DevServer:
         with variables(_given(job)):
             server = await asyncio.to_thread(ServerProcess, Path(job.place))
             try:
-                yield _Submitted(server.address)
+                yield _Submitted(server.address, server.kill, server.start)
             finally:
                 await asyncio.to_thread(server.stop)
 
@@ -113,4 +121,10 @@ class Cluster:
         with variables(_given(job)):
             daemons = Daemons(place, settings, say, masters=1, authorities=1, workers=job.processes)
             async with members, nodes, daemons:
-                yield _Submitted(daemons.address)
+                yield _Submitted(daemons.address, lambda: _kill_workers(daemons, job.processes))
+
+
+def _kill_workers(daemons: Daemons, count: int) -> None:
+    """SIGKILL all workers. Their supervisor starts them again after a second."""
+    for number in range(1, count + 1):
+        daemons.kill(f"worker {number}")

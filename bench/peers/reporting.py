@@ -42,8 +42,14 @@ class Measured(msgspec.Struct):
 
 
 def table(measured: Sequence[Measured], records: int) -> str:
-    """A line for each system: its best run, beside the rates of all. ``records``: of one run."""
-    lines = [_HEADS, ("---",) * len(_HEADS), *(_cells(one, records) for one in measured)]
+    """A line for each system: its best run, beside the rates of all. ``records``: of one run.
+
+    After runs with a kill, the table has one column more.
+    """
+    killed = any(run.recovery_s for one in measured for run in one.runs)
+    heads = (*_HEADS, *(("results again",) if killed else ()))
+    found = ((*_cells(one, records), *((_again(one),) if killed else ())) for one in measured)
+    lines = [heads, ("---",) * len(heads), *found]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
@@ -64,6 +70,11 @@ def _cells(one: Measured, records: int) -> tuple[str, ...]:
         _verdict(one.runs),
         versions,
     )
+
+
+def _again(one: Measured) -> str:
+    """The seconds of each run from the kill to the next result."""
+    return " · ".join(f"{run.recovery_s:.1f} s" if run.recovery_s else "–" for run in one.runs) or "–"
 
 
 def _verdict(runs: Iterable[PeerRun]) -> str:

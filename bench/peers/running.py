@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -12,7 +13,7 @@ import msgspec
 from bench.kafka_count.checking import compare, steady_rate
 from bench.kafka_count.hits import Hits, Window
 from bench.kafka_count.topics import OutputReader
-from bench.peers.jobs import Job, Peer
+from bench.peers.jobs import Job, Peer, Started
 from bench.peers.usage import MEBI, Usage
 
 __all__ = ["PeerRun", "measure"]
@@ -21,6 +22,8 @@ _POLL: Final = 0.05
 _SAMPLE: Final = 0.5
 _SETTLE: Final = 2.0
 """Seconds after the last result in which results that are there twice may still come."""
+_DOWN: Final = 0.5
+"""Seconds from a kill to the restart. In them, all results come that were committed before the kill."""
 
 
 class PeerRun(msgspec.Struct):
@@ -36,6 +39,8 @@ class PeerRun(msgspec.Struct):
         lost: Records that no result counts.
         twice: Records that results count too often.
         results_twice: Results of a window that had one before.
+        recovery_s: From a SIGKILL of all processes with records to the first result of one more window. The restart
+            comes half a second after the kill, unless the system's own supervisor does it. 0: there was no kill.
         error: Why there is no result.
     """
 
@@ -48,6 +53,7 @@ class PeerRun(msgspec.Struct):
     lost: int = 0
     twice: int = 0
     results_twice: int = 0
+    recovery_s: float = 0.0
     error: str = ""
 
     @property
@@ -55,8 +61,15 @@ class PeerRun(msgspec.Struct):
         """Whether each record was counted once, and each window has one result."""
         return not (self.error or self.lost or self.twice or self.results_twice)
 
+    def keeps(self, guarantee: str) -> bool:
+        """Whether the results are as promised. After a kill, "at least once" allows that results come again."""
+        may_repeat = self.recovery_s > 0 and guarantee == "at least once"
+        return self.right or (may_repeat and not (self.error or self.lost or self.twice))
 
-async def measure(peer: Peer, job: Job, hits: Hits, expected: Mapping[Window, int], limit: float) -> PeerRun:
+
+async def measure(
+    peer: Peer, job: Job, hits: Hits, expected: Mapping[Window, int], limit: float, *, kill: bool = False
+) -> PeerRun:
     """Run a job to its end. An error of the system is in what is returned, so that others are measured all the same.
 
     Args:
@@ -65,8 +78,9 @@ async def measure(peer: Peer, job: Job, hits: Hits, expected: Mapping[Window, in
         hits: What is in the topic that it reads.
         expected: The results that it should have.
         limit: The most seconds that it may take.
+        kill: Whether the system is killed when half of the results are there, and started again.
     """
-    usage, begun = Usage(), time.monotonic()
+    usage, begun, recovery = Usage(), time.monotonic(), 0.0
     try:
         async with peer.ready(job) as system:
             ready = time.monotonic() - begun
@@ -75,11 +89,10 @@ async def measure(peer: Peer, job: Job, hits: Hits, expected: Mapping[Window, in
             started = time.monotonic()
             try:
                 await system.start()
-                while reader.windows < len(expected):
-                    if time.monotonic() - started > limit:
-                        raise TimeoutError(f"{reader.windows:,} of {len(expected):,} results after {limit:.0f} s")
-                    system.check()
-                    await _look(reader, usage, _SAMPLE)
+                waiting = _Waiting(system, reader, usage, started + limit)
+                if kill:
+                    recovery = await _recovery(waiting, len(expected))
+                await waiting.until(len(expected), _SAMPLE)
                 await _look(reader, usage, _SETTLE)
                 cpu = usage.seconds  # within the block: the sum of ended children then has no servers
             finally:
@@ -97,7 +110,45 @@ async def measure(peer: Peer, job: Job, hits: Hits, expected: Mapping[Window, in
         lost=found.lost,
         twice=found.twice,
         results_twice=found.results_twice,
+        recovery_s=round(recovery, 3),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """Waits for results of a system. ``end``: until when, on the monotonic clock."""
+
+    system: Started
+    reader: OutputReader
+    usage: Usage
+    end: float
+
+    async def until(self, windows: int, step: float) -> None:
+        """Return when so many windows have a result. It looks once in so many seconds.
+
+        Raises:
+            TimeoutError: The time is over.
+            RuntimeError: The system has ended.
+        """
+        while self.reader.windows < windows:
+            if time.monotonic() > self.end:
+                raise TimeoutError(f"{self.reader.windows:,} of {windows:,} results when the time was over (--limit)")
+            self.system.check()
+            await _look(self.reader, self.usage, step)
+
+
+async def _recovery(waiting: _Waiting, windows: int) -> float:
+    """Kill the system when half of so many windows have a result. Return the seconds until one more has one."""
+    await waiting.until(windows // 2, _POLL)
+    killed = time.monotonic()
+    await waiting.system.crash()
+    await _look(waiting.reader, waiting.usage, _DOWN)
+    before = waiting.reader.windows
+    if before == windows:
+        raise RuntimeError("all results were there before the kill; a run with more --records lasts longer")
+    await waiting.system.restart()
+    await waiting.until(before + 1, _POLL)
+    return time.monotonic() - killed
 
 
 async def _look(reader: OutputReader, usage: Usage, seconds: float) -> None:

@@ -120,7 +120,8 @@ def longest_in(column: Any) -> int:
         return int((bounds[1:] - bounds[:-1]).max())
     import pyarrow.compute as pc
 
-    return int(pc.max(pc.binary_length(column)).as_py())
+    longest = pc.max(pc.binary_length(column)).as_py()
+    return int(longest or 0)  # None: all values are null
 
 
 @lru_cache(1)

@@ -256,7 +256,7 @@ def _nulls_of(message: wire.RecordColumns, schema: Any) -> frozenset[int]:
     """The numbers of the columns with nulls. That of the keys is none of them."""
     nulls = frozenset(message.with_nulls)
     if len(nulls) < len(message.with_nulls) or any(number >= len(schema) for number in nulls):
-        raise ValueError(f"columns {list(message.with_nulls)} of {len(schema)} are stated to have nulls")
+        raise ValueError(f"{len(message.with_nulls):,} numbers of columns with nulls, of {len(schema)}: one is wrong")
     if message.key and schema.get_field_index(message.key) in nulls:
         raise ValueError(f"the column of the keys, {message.key!r}, is stated to have nulls")
     return nulls

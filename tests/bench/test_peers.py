@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
 
+from bench.kafka_count.checking import Arrival
+from bench.kafka_count.hits import Hits, Window
+from bench.peers import java
 from bench.peers.__main__ import chosen
-from bench.peers.jobs import Bytewax, Flink, Job, Peer
+from bench.peers.jobs import Bytewax, Flink, Job, Peer, Started, started_by
+from bench.peers.jvm import Spark
 from bench.peers.reporting import Measured, table
-from bench.peers.running import PeerRun
+from bench.peers.running import PeerRun, measure
 from bench.server import ServerProcess
+from deploy.local.apt import InstallError
+from deploy.local.child import ChildProcess
 from tests.patience import patience, until
 
 SLOW = PeerRun(records_per_s=1_000, first_result_s=2.0, peak_mb=900, cpu_s=3.0)
@@ -56,6 +65,19 @@ def test_a_line_says_why_a_system_cannot_be_run() -> None:
     assert found[2:8] == ["–", "–", "–", "–", "–", "it needs Python 3.12"]
 
 
+def test_at_least_once_may_repeat_results_after_a_kill_alone() -> None:
+    again = PeerRun(records_per_s=1, results_twice=2)
+    assert not again.keeps("at least once")
+    killed = PeerRun(records_per_s=1, results_twice=2, recovery_s=3.25)
+    assert killed.keeps("at least once")
+    assert not killed.keeps("exactly once")
+    assert not PeerRun(records_per_s=1, lost=1, recovery_s=3.25).keeps("at least once")
+
+
+def test_a_line_has_the_seconds_of_each_recovery() -> None:
+    assert cells(Measured("a", "", runs=[PeerRun(records_per_s=1, recovery_s=3.25), FAILED]))[9:] == ["3.2 s · –"]
+
+
 PEERS: list[Peer] = [Bytewax(), Flink("flink-table", Path(), {}), Flink("flink-datastream", Path(), {})]
 
 
@@ -64,9 +86,9 @@ def test_systems_are_chosen_by_how_their_names_begin() -> None:
     assert chosen("", PEERS) == PEERS
 
 
-@pytest.mark.parametrize("only", ["flnik", "bytewax,spark"])
+@pytest.mark.parametrize("only", ["flnik", "bytewax,storm"])
 def test_a_system_that_is_not_there_is_named(only: str) -> None:
-    with pytest.raises(ValueError, match=r"--only (flnik|spark): there is no such system, but bytewax, flink-table"):
+    with pytest.raises(ValueError, match=r"--only (flnik|storm): there is no such system, but bytewax, flink-table"):
         chosen(only, PEERS)
 
 
@@ -86,19 +108,24 @@ def running(program: Path) -> list[psutil.Process]:
     return found
 
 
-async def test_a_store_that_is_not_made_in_time_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = written(tmp_path / "hangs")
-    monkeypatch.setattr("bench.peers.jobs.BYTEWAX", SimpleNamespace(python=program))
-    job = Job(
+def job_at(place: str, processes: int = 1) -> Job:
+    """A job in this folder. Its broker is not there."""
+    return Job(
         broker="127.0.0.1:1",
         source="from",
         target="to",
         window_ms=1_000,
         out_of_order_ms=500,
-        processes=1,
+        processes=processes,
         commit_seconds=1,
-        place=str(tmp_path / "place"),
+        place=place,
     )
+
+
+async def test_a_store_that_is_not_made_in_time_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = written(tmp_path / "hangs")
+    monkeypatch.setattr("bench.peers.jobs.BYTEWAX", SimpleNamespace(python=program))
+    job = job_at(str(tmp_path / "place"))
 
     async def ready() -> None:
         async with Bytewax().ready(job):
@@ -136,3 +163,142 @@ def test_settings_of_default_runs_are_not_shared() -> None:
     one, other = Measured("a", ""), Measured("b", "")
     one.runs.append(SLOW)
     assert other.runs == []
+
+
+async def test_a_crash_ends_all_and_a_restart_makes_others(tmp_path: Path) -> None:
+    program = written(tmp_path / "stays")
+    made: list[ChildProcess] = []
+
+    def make() -> list[ChildProcess]:
+        made.append(ChildProcess([str(program)], tmp_path / "log"))
+        return made[-1:]
+
+    async with started_by(make) as system:
+        await system.start()
+        await system.crash()
+        with pytest.raises(RuntimeError, match=r"it has ended \(exit code -9\)"):
+            system.check()
+        await system.restart()
+        system.check()
+        assert [one.is_running for one in made] == [False, True]
+    assert not made[1].is_running
+
+
+async def test_flink_goes_on_from_its_newest_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = tmp_path / "given"
+    program = written(tmp_path / "program", f'echo "$PEER_JOB" > "{given}.part"; mv "{given}.part" "{given}"')
+    monkeypatch.setattr("bench.peers.jobs.FLINK", SimpleNamespace(python=program))
+    monkeypatch.setattr("bench.peers.jobs.connector_jar", lambda: tmp_path / "connector.jar")
+    job = job_at(str(tmp_path / "place"))
+
+    async def settings(system: Started) -> dict[str, str]:
+        await until(given.exists, patience(20), every=0.05)
+        found: dict[str, str] = json.loads(given.read_text())["settings"]
+        given.unlink()
+        await system.crash()
+        return found
+
+    async with Flink("flink-table", Path("any.py"), {}).ready(job) as system:
+        await system.start()
+        assert "execution.state-recovery.path" not in await settings(system)
+        for number in (9, 10):
+            done = tmp_path / f"place/checkpoints/a/chk-{number}"
+            done.mkdir(parents=True)
+            (done / "_metadata").touch()
+        (tmp_path / "place/checkpoints/a/chk-11").mkdir()
+        await system.restart()
+        path = (await settings(system))["execution.state-recovery.path"]
+        assert path == (tmp_path / "place/checkpoints/a/chk-10").as_uri()
+
+
+def test_settings_of_the_command_come_before_those_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.peers.jvm.spark_jars", lambda: [Path("/a.jar"), Path("/b.jar")])
+    job = job_at("/place", 3)
+    settings = Spark({"maxOffsetsPerTrigger": "5"}).settings(job)
+    assert settings["maxOffsetsPerTrigger"] == "5"
+    assert settings["spark.master"] == "local[3]"
+    assert settings["spark.jars"] == "/a.jar,/b.jar"
+
+
+def test_a_runtime_without_a_compiler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.peers.java.jars.install", lambda _: tmp_path / "jars")
+    monkeypatch.setattr("bench.peers.java.jars.find_java", lambda: tmp_path / "bin" / "java")
+    with pytest.raises(InstallError, match=r"needs a JDK, and \S+/bin/javac is not there: install one, or set"):
+        java.kafka_streams_classpath()
+
+
+class Faked:
+    """A system that gives ``windows`` results at each look, unless it is down. It is its reader, too."""
+
+    name, guarantee = "faked", "exactly once"
+
+    def __init__(self, windows: int) -> None:
+        self.calls: list[str] = []
+        self.at_crash = 0
+        self.results: list[tuple[Window, int]] = []
+        self.arrivals: list[Arrival] = []
+        self._windows = windows
+
+    @property
+    def windows(self) -> int:
+        return len(self.results)
+
+    def poll(self, seconds: float) -> None:
+        time.sleep(seconds)  # as the client of Kafka waits
+        if self.calls[-1] in ("start", "restart"):
+            self.results += EXPECTED[self.windows : self.windows + self._windows]
+            self.arrivals.append((time.monotonic(), self._windows))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def check(self) -> None:
+        """It has not ended."""
+
+    async def start(self) -> None:
+        self.calls.append("start")
+
+    async def crash(self) -> None:
+        self.calls.append("crash")
+        self.at_crash = self.windows
+
+    async def restart(self) -> None:
+        self.calls.append("restart")
+
+    def install(self) -> None:
+        """It is here."""
+
+    def versions(self) -> dict[str, str]:
+        return {}
+
+    def settings(self, job: Job) -> dict[str, str]:
+        return {}
+
+    @asynccontextmanager
+    async def ready(self, job: Job) -> AsyncIterator[Started]:
+        yield self
+
+
+HITS = Hits(40, 20, per_second=1, window_ms=10_000)
+EXPECTED = list(HITS.counts().items())
+
+
+async def killed(system: Faked, monkeypatch: pytest.MonkeyPatch) -> PeerRun:
+    """A run of it with a kill."""
+    monkeypatch.setattr("bench.peers.running.OutputReader", lambda *_: system)
+    job = job_at("")
+    return await measure(system, job, HITS, dict(EXPECTED), patience(20), kill=True)
+
+
+async def test_a_kill_comes_at_half_of_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    system = Faked(1)
+    run = await killed(system, monkeypatch)
+    assert system.calls == ["start", "crash", "restart"]
+    assert system.at_crash == len(EXPECTED) // 2
+    assert run.right, run
+    assert run.recovery_s >= 0.5
+
+
+async def test_a_kill_that_comes_too_late_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = await killed(Faked(len(EXPECTED)), monkeypatch)
+    assert "all results were there before the kill; a run with more --records lasts longer" in run.error

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import millwheel.rpc.column_keys
 import millwheel.rpc.columns
 from millwheel.client.injector.tables import plain_table
-from millwheel.rpc.column_keys import numpy_here
+from millwheel.rpc.column_keys import longest_in, numpy_here
 from millwheel.rpc.columns import RecordColumns, bytes_of, extremes_of, has_columns, longest_of
 from millwheel.rpc.deliveries import decode_delivery, record_count
 from millwheel.rpc.nullable_column import NullableColumn
@@ -140,6 +140,14 @@ def test_what_is_asked_of_all_keys_is_that_of_the_list(keys: list[bytes], before
     assert (found.extremes(), found.longest) == ((min(keys), max(keys)), max(map(len, keys)))
     assert [found[index] for index in range(len(keys))] == keys == list(found) == found[:]
     assert not found.has_texts
+
+
+@pytest.mark.guarantee("G8")
+@pytest.mark.usefixtures("numpy_or_not")
+@pytest.mark.parametrize(("texts", "longest"), [([None, None], 0), ([None, "ab"], 2), ([], 0)])
+def test_the_longest_text_beside_nulls(texts: list[str | None], longest: int) -> None:
+    """An error would end the reading of a sender's call, and it would send the same delivery again."""
+    assert longest_in(pa.array(["long", *texts], pa.string()).slice(1)) == longest
 
 
 @pytest.mark.usefixtures("numpy_or_not")

@@ -10,7 +10,7 @@ import pytest
 import millwheel as mw
 from millwheel import agg, windows
 from millwheel.sdk.compiled import compile_computation
-from millwheel.worker.interval import IntervalCore
+from millwheel.worker.interval import DrainingCore, IntervalCore
 from millwheel.worker.process.column_use import columns_of
 from millwheel.worker.process.load import LoadMeter
 from millwheel.worker.process.tallies import Tallies
@@ -68,3 +68,11 @@ def test_records_by_columns_are_counted(settings: object, share: int) -> None:
     driver.deliver(("a", "", 1), ("b", "", 1), ("a", "", 2))
     driver.commit_all()
     assert (driver.core.meter.records.by_columns, driver.core.meter.records.calls) == (share, 3)
+
+
+def test_a_draining_interval_does_not_hide_its_successor() -> None:
+    tallies, live = Tallies(), IntervalDriver(Counting()).core
+    draining = DrainingCore.__new__(DrainingCore)
+    for journal, core in (("test.2.j2", live), ("test.1.j1", draining)):
+        tallies.enter(journal, PLACE, core)
+    assert tallies.cores_by_place() == {PLACE: live}

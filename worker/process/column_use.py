@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from millwheel.rpc.v1 import inspection_pb2 as wire
-from millwheel.worker.interval import DrainingCore, IntervalCore
+from millwheel.worker.interval import IntervalCore
 from millwheel.worker.process.tallies import Place
 
 __all__ = ["columns_of"]
@@ -18,10 +18,8 @@ _OFF: Final = (
 
 
 def columns_of(cores: Mapping[Place, IntervalCore]) -> Iterator[wire.ComputationColumns]:
-    """How the records of each computation run. ``cores``: an interval of each. Removed computations are left out."""
+    """How the records of each computation run. ``cores``: an interval of each."""
     for (topology, computation), core in sorted(cores.items(), key=lambda item: item[0]):
-        if isinstance(core, DrainingCore):
-            continue
         program = core.state.program
         found = wire.ComputationColumns(
             topology=topology, computation=computation, in_batches=program.batches is not None

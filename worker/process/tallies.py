@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Set
 from threading import Lock
 
-from millwheel.worker.interval import HookTime, IntervalCore
+from millwheel.worker.interval import DrainingCore, HookTime, IntervalCore
 from millwheel.worker.interval.measures import IntervalMeasures
 from millwheel.worker.journal import CommitCounts
 from millwheel.worker.process.refused_deliveries import RefusedDeliveries
@@ -80,9 +80,9 @@ class Tallies:
         return dict(sums)
 
     def cores_by_place(self) -> dict[Place, IntervalCore]:
-        """An interval core of each computation that has some here."""
+        """An interval core of each computation that has some here. One that drains belongs to a removed computation."""
         with self._lock:
-            return dict(self._cores.values())
+            return {place: core for place, core in self._cores.values() if not isinstance(core, DrainingCore)}
 
     def look(self) -> tuple[list[tuple[Place, IntervalCore]], dict[Place, CommitCounts]]:
         """The cores, and the counts of each computation in this process since it began."""
