@@ -7,6 +7,7 @@ from typing import Final
 
 from millwheel.master.load_book import LoadBook
 from millwheel.model.catalog import ACTIVE_STATES, Catalog, earlier_version
+from millwheel.model.connector_parts import connector_parts
 from millwheel.model.incarnation import IncarnationId, incarnation_of_journal
 from millwheel.model.time import Duration, minutes
 from millwheel.rpc.hook_failures import (
@@ -138,8 +139,9 @@ def _of_computation(
     if blocked or failed_lately(failures, now):
         topology = record.spec.name
         name, hint = f"{topology}/{computation}", _rollback_hint(record, failures, absence)
+        part = connector_parts(record.spec).get(computation, wire.CONNECTOR_PART_UNSPECIFIED)
         missing = f"{absence_text(name, absence)}{'; ' if hint else ''}{hint}"
-        text = missing if absence else computation_text(name, failures, stopped, now, hint)
+        text = missing if absence else computation_text(name, failures, stopped, now, hint, part)
         yield wire.ComputationFailures(
             topology=topology,
             computation=computation,

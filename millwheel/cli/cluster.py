@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import zip_longest
 from typing import Any, cast
 
@@ -11,9 +12,11 @@ from millwheel.cli.failing import ExitCode
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
 from millwheel.cli.reaching import ask
+from millwheel.client.control import ControlClient
 from millwheel.model.time import Timestamp, format_timestamp
 from millwheel.model.wording import clock_time, counted
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
+from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import cluster_pb2 as wire
 
 __all__ = ["app", "plain_health", "plain_worker"]
@@ -30,13 +33,29 @@ def _verbs() -> None:
 def health(
     output: Output = OutputFormat.TABLE, address: Address = DEFAULT_ADDRESS, timeout: Timeout = DEFAULT_DEADLINE_SECONDS
 ) -> None:
-    """Show masters, workers, authority, store and intervals, and their problems. Exit code 1 if there are problems."""
-    found = ask(lambda client: client.cluster_health(), address, timeout)
+    """Show masters, workers, authority, store and intervals, and their problems. Exit code 1 if there are problems.
+
+    It also says which topologies have dead letters that wait. These are no problem of the cluster: exit code 0.
+    """
+    found, letters = ask(_health_and_letters, address, timeout)
+    shown = cast("dict[str, Any]", plain_health(found, letters))
     if output is OutputFormat.TABLE:
-        _print(cast("dict[str, Any]", plain_health(found)))
+        _print(shown)
     else:
-        print_plain(plain_health(found), output)
+        print_plain(shown, output)
     raise typer.Exit(ExitCode.FAILED if found.problems else ExitCode.OK)
+
+
+async def _health_and_letters(client: ControlClient) -> tuple[wire.GetClusterHealthResponse, dict[str, int]]:
+    """Return the health, and by topology how many dead letters wait, if there are any."""
+    found = await client.cluster_health()
+    try:
+        overview = await client.call(
+            "/millwheel.v1.ClusterService/GetOverview", wire.GetOverviewRequest(), wire.GetOverviewResponse
+        )
+    except RequestError:  # the health says more than the reason for this
+        return found, {}
+    return found, {one.name: one.unhandled_letters for one in overview.topologies if one.unhandled_letters}
 
 
 def plain_worker(one: wire.WorkerHealth) -> dict[str, Plain]:
@@ -55,8 +74,8 @@ def plain_worker(one: wire.WorkerHealth) -> dict[str, Plain]:
     }
 
 
-def plain_health(found: wire.GetClusterHealthResponse) -> dict[str, Plain]:
-    """Describe the health of the cluster."""
+def plain_health(found: wire.GetClusterHealthResponse, letters: Mapping[str, int]) -> dict[str, Plain]:
+    """Describe the health of the cluster. ``letters``: by topology, how many dead letters wait."""
     return {
         "healthy": not found.problems,
         "problems": list(found.problems),
@@ -87,6 +106,7 @@ def plain_health(found: wire.GetClusterHealthResponse) -> dict[str, Plain]:
             "logs": found.intervals.logs,
         },
         "format": found.format or None,
+        "dead_letters": [{"topology": name, "waiting": count} for name, count in sorted(letters.items())],
         "hot_keys": [
             {
                 "topology": one.topology,
@@ -142,6 +162,10 @@ def _print(found: dict[str, Any]) -> None:
     )
     if found["format"]:
         print(f"cluster format {found['format']}")
+    for one in found["dead_letters"]:
+        name, count = one["topology"], one["waiting"]
+        wait = "waits" if count == 1 else "wait"
+        print(f"{counted(count, 'dead letter')} of {name} {wait}: `millwheel dead-letter list {name}`")
 
 
 def _state(answers: bool) -> str:

@@ -7,18 +7,19 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
+from millwheel.cli.connector_names import name_of
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, AnyTopology, Output, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table
 from millwheel.cli.reaching import ask
 from millwheel.client.control import ControlClient
 from millwheel.model.catalog import LIVE_STATES
-from millwheel.model.time import Duration, Timestamp, format_duration, format_timestamp, seconds
+from millwheel.model.time import MAX_TIMESTAMP, Duration, Timestamp, format_duration, format_timestamp, seconds
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import cluster_pb2 as wire
 from millwheel.rpc.v1 import key_pb2 as keys
 
-__all__ = ["connector_row", "first_part", "listed_row", "show"]
+__all__ = ["connector_row", "first_part", "listed_row", "print_rows", "show"]
 
 _PAGE: Final = 1_000
 _CALLS_AT_ONCE: Final = 8
@@ -34,6 +35,11 @@ def show(
     timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
     """Show the sources and sinks of running topologies: splits or shards, records, how far behind, and errors.
+
+    CONNECTOR is the name in `millwheel connectors list`. RECORDS were read or written, and BAD are those among them
+    that could not be read. BEHIND: records that wait in the splits of a source, after their last reads; records and
+    batches that wait at a sink, and for how long. NEWEST: how long ago the last record was read, or the last batch
+    written. STATE is `ended` once nothing will come any more.
 
     `millwheel key list TOPOLOGY/STREAM-reader` and `millwheel key list TOPOLOGY/SINK` have the splits and the shards.
 
@@ -66,9 +72,25 @@ def show(
     if output is not OutputFormat.TABLE:
         print_plain(rows, output)
         return
-    columns = ("name", "kind", "connector", "parts", "records", "behind", "newest", "state")
-    print_table(columns, [_cells(one, now) for one in rows], _none(topology))
+    print_rows(rows, now, _none(topology))
+
+
+def print_rows(rows: Sequence[dict[str, Any]], now: int, empty: str = "") -> None:
+    """Print a table of sources and sinks, and what is wrong with them.
+
+    Args:
+        rows: Each in the form of -o json.
+        now: The time of the rows, in microseconds.
+        empty: What is printed if there are none.
+    """
+    columns = ("name", "kind", "connector", "parts", "records", "bad", "behind", "newest", "state")
+    print_table(columns, [_cells(one, now) for one in rows], empty)
     for one in rows:
+        if one["bad"] and 2 * one["bad"] > one["records"]:
+            print(
+                f"{one['name']}: {one['bad']:,} of the {one['records']:,} records cannot be read: its stream of bad= "
+                "has them with their errors. See whether timestamp= and the type of the records are right"
+            )
         if one["error"]:
             print(f"{one['name']}: {one['error']}")
         if one["unlisted"]:
@@ -150,10 +172,14 @@ def connector_row(
     return {
         "name": f"{topology}/{one.name.removesuffix(_READER) if reads else one.name}",
         "kind": "source" if reads else "sink",
+        "connector": name_of(one.implementation),
         "implementation": one.implementation,
         "parts": None if listed is None else len(listed),
         "ended": sum(state["ended"] for state in states) if reads and listed is not None else None,
+        "complete": one.watermark.low_watermark_us == MAX_TIMESTAMP,
         "records": None if listed is None else sum(state["records"] for state in states),
+        # A split that was last read by an earlier version has no such field.
+        "bad": sum(state.get("bad", 0) for state in states) if reads and listed is not None else None,
         "behind_records": (sum(waits) if waits else None) if reads else one.queued_records + first.queued_records,
         "behind_seconds": None if reads else max(one.system_lag_seconds, first.system_lag_seconds),
         "newest": format_timestamp(Timestamp(max(times))) if times else None,
@@ -178,8 +204,10 @@ def _cells(one: dict[str, Any], now: int) -> tuple[object, ...]:
         parts += f", {one['ended']:,} ended"
     records = "not known" if one["records"] is None else f"{one['records']:,}"
     age = "" if one["newest_us"] is None else f"{format_duration(Duration(max(0, now - one['newest_us'])))} ago"
-    state = "FAILING" if one["error"] else "ended" if one["ended"] and one["ended"] == one["parts"] else "runs"
-    return one["name"], one["kind"], one["implementation"], parts, records, _behind(one), age, state
+    is_over = one["complete"] or (one["ended"] and one["ended"] == one["parts"])
+    state = "FAILING" if one["error"] else "ended" if is_over else "runs"
+    bad = "" if one["bad"] is None else f"{one['bad']:,}"
+    return one["name"], one["kind"], one["connector"], parts, records, bad, _behind(one), age, state
 
 
 def _noun(one: dict[str, Any]) -> str:

@@ -4,56 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib.metadata import entry_points, version
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import typer
 
+from millwheel.cli.connector_names import BUILT_IN
 from millwheel.cli.connector_rows import show
 from millwheel.cli.extras import is_installed
 from millwheel.cli.options import Output
 from millwheel.cli.output import OutputFormat, print_plain, print_table
 
-__all__ = ["BUILT_IN", "GROUP", "BuiltIn", "app"]
+__all__ = ["GROUP", "app"]
 
 GROUP: Final = "millwheel.connectors"
 """The group of entry points by which a package announces its connectors."""
 _PACKAGE: Final = "openmillwheel"
-
-
-class BuiltIn(NamedTuple):
-    """A connector of the library.
-
-    Attributes:
-        name: As a program writes it behind ``connectors.``
-        kind: Whether it is a source or a sink.
-        extra: The extra of the package that it needs. Empty: it needs none.
-        only_for: What needs the extra, if the rest does not.
-    """
-
-    name: str
-    kind: str
-    extra: str = ""
-    only_for: str = ""
-
-
-BUILT_IN: Final = (
-    BuiltIn("cassandra.sink", "sink"),
-    BuiltIn("database", "sink"),
-    BuiltIn("kafka.sink", "sink", "kafka"),
-    BuiltIn("kafka.source", "source", "kafka"),
-    BuiltIn("mqtt.sink", "sink", "mqtt"),
-    BuiltIn("mqtt.source", "source", "mqtt"),
-    BuiltIn("postgres.changes", "source", "postgres"),
-    BuiltIn("read_files", "source", "arrow", "Parquet"),
-    BuiltIn("read_log", "source"),
-    BuiltIn("redis.command", "sink", "redis"),
-    BuiltIn("redis.sink", "sink", "redis"),
-    BuiltIn("redis.source", "source", "redis"),
-    BuiltIn("redis.values", "sink", "redis"),
-    BuiltIn("webhook", "sink"),
-    BuiltIn("write_delta", "sink", "delta"),
-    BuiltIn("write_files", "sink", "arrow", "Parquet"),
-)
 
 app = typer.Typer(
     help="Connectors: sources and sinks that are installed, and those that run.",

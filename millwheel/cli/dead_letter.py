@@ -24,6 +24,7 @@ from millwheel.cli.dead_letter_rows import (
 )
 from millwheel.cli.failing import ExitCode
 from millwheel.cli.letter_ids import letter_id_text, parse_letter_ids
+from millwheel.cli.letters_again import again_text, failed_again
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output
 from millwheel.cli.output import OutputFormat, print_plain, print_table
 from millwheel.cli.progress import ReportProgress
@@ -192,6 +193,11 @@ async def _format(letter: Letter, address: str) -> specs.ValueFormat.ValueType:
             return specs.VALUE_FORMAT_UNSPECIFIED
 
 
+async def _again_text(topology: str, count: int, address: str) -> str:
+    async with ControlClient(address) as client:
+        return again_text(topology, count, (await client.get_topology(topology)).topology.version)
+
+
 @app.command()
 def replay(
     topology: _Topology,
@@ -208,19 +214,28 @@ def replay(
     """Send the records of dead letters again, each to the computation that failed. Each takes effect once.
 
     Mend the code first, by `millwheel topology update`. A replay that was interrupted goes on when it is called again.
-    A record that fails again becomes another letter. A record behind the low watermark is late.
+    A record that fails again becomes another letter: the command says how many do. Exit code 1: all of them.
+    A record behind the low watermark is late.
 
     Example: millwheel dead-letter replay shop --computation bill
     """
     named = parse_letter_ids(ids or (), "ID", bound=True)
     wanted = _wanted(named.offsets, computation, key, since, error, every=every)
     progress = ReportProgress[ReplayReport](sys.stderr, replay_text)
-    report = _run(topology, address, timeout, lambda letters: letters.replay(wanted, progress.show), named.log)
+
+    async def work(letters: DeadLetters) -> tuple[ReplayReport, list[int], str]:
+        done = await letters.replay(wanted, progress.show)
+        found = await failed_again(letters, done.replayed)
+        return done, found, await _again_text(topology, len(found), address) if found else ""
+
+    report, again, note = _run(topology, address, timeout, work, named.log)
     progress.end()
     if output is OutputFormat.TABLE:
         print(replay_text(report))
     else:
-        print_plain(plain_replay(report), output)
+        print_plain(plain_replay(report, again), output)
+    if note:
+        print(note, file=sys.stderr)
     refused = (one.offset for one in report.refused)
     left = report.left(named.offsets)
     _note_missing(named.offsets, [*report.replayed, *report.elsewhere, *report.unconfirmed, *refused, *left])
@@ -233,7 +248,7 @@ def replay(
             f"{timeout:g} s: {report.why_unconfirmed}; call it again to go on",
             file=sys.stderr,
         )
-    if report.refused or report.unconfirmed:
+    if report.refused or report.unconfirmed or (again and len(again) == len(report.replayed)):
         raise typer.Exit(ExitCode.FAILED)
 
 

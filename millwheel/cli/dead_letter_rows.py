@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
 import msgspec
@@ -103,10 +103,11 @@ def counts_text(states: LetterStates) -> str:
     return f"kept: {', '.join(counts)}"
 
 
-def plain_replay(report: ReplayReport) -> dict[str, Any]:
-    """Describe what became of letters."""
+def plain_replay(report: ReplayReport, failed_again: Sequence[int] = ()) -> dict[str, Any]:
+    """Describe what became of letters. ``failed_again``: those of the replayed ones that have another letter."""
     return {
         "replayed": report.replayed,
+        "failed_again": list(failed_again),
         "elsewhere": report.elsewhere,
         "refused": [{"id": one.offset, "reason": one.reason} for one in report.refused],
         "unconfirmed": report.unconfirmed,

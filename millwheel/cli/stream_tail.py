@@ -63,18 +63,32 @@ def tail(
         ),
     ] = None,
     count: Annotated[
-        int, typer.Option("--count", "-n", min=0, help="Stop after so many records; 0 goes on until Ctrl-C.")
+        int,
+        typer.Option(
+            "--count", "-n", min=0, help="Stop after so many records, or when the stream has ended. 0: no limit."
+        ),
     ] = 0,
     until_end: Annotated[
-        bool, typer.Option("--until-end", help="Stop when the stream has ended: when all its injectors have finished.")
+        bool,
+        typer.Option(
+            "--until-end",
+            help="Stop when the stream has ended, and all of it is printed. Without this and -n it waits on.",
+        ),
     ] = False,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: Annotated[
-        float, typer.Option(min=0.001, help="Seconds to look for the stream while the cluster cannot be reached.")
+        float,
+        typer.Option(
+            min=0.001,
+            help="Seconds to look for the stream while the cluster cannot be reached. It does not limit the wait for "
+            "records.",
+        ),
     ] = 60.0,
 ) -> None:
     """Print a stream's records as they come, until Ctrl-C. With -o json it prints one JSON object per line.
+
+    A stream has ended when all its injectors have finished, and its sources have read all.
 
     Example: millwheel stream tail zeitgeist/windows --from oldest -n 10
     """
@@ -82,9 +96,8 @@ def tail(
         raise typer.BadParameter("it is a place to begin: leave out --from and --cursor", param_hint="--since")
     first = ago_or_time(since, "--since") if since else None
     start = From.OLDEST if since else None if begin is None else From[begin.name]
-    subscription = Subscription(
-        stream, cursor=cursor, start=start, address=address, until_end=until_end, patience=timeout
-    )
+    ends = until_end or count > 0  # a stream that has ended never has the rest of the count
+    subscription = Subscription(stream, cursor=cursor, start=start, address=address, until_end=ends, patience=timeout)
     from_oldest = start is From.OLDEST or (begin is None and bool(cursor))
     asyncio.run(_Tail(subscription, KeyFilter(key or ()), count, output).run(first, from_oldest))
 

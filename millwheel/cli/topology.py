@@ -220,7 +220,12 @@ def validate(
         raise TopologyError(packaged.topology.name, problems)
     replacement.show()
     print(f"topology {packaged.topology.name} is valid")
-    print_columns(packaged.topology.plan())
+    plan = packaged.topology.plan()
+    from millwheel.cli.source_notes import source_notes  # late: it imports all connectors
+
+    for note in source_notes(plan):
+        print(f"note: {note}")
+    print_columns(plan)
 
 
 async def _remote_check(
@@ -342,6 +347,7 @@ def drain(
     A drained topology cannot go on. To go on later, pause it.
     """
     if not yes:
+        asyncio.run(_get(name, address, timeout))
         confirm(f"Drain topology {name}? It takes no more records, and cannot go on afterwards.")
 
     _print_record(asyncio.run(_drain(name, wait, address, timeout)), output)
@@ -381,6 +387,7 @@ def cancel(
 ) -> None:
     """Stop a topology at once, and delete its state and its pending records."""
     if not yes:
+        asyncio.run(_get(name, address, timeout))  # so that it asks about no topology that is not there
         confirm(f"Cancel topology {name}, and delete its state for good?")
 
     _print_record(ask(lambda client: client.cancel(name, request_id), address, timeout), output)

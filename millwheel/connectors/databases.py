@@ -15,11 +15,19 @@ from weakref import finalize
 
 import msgspec
 
-from millwheel.connectors.drivers import DatabaseError, is_of_record, mark_of, names_parameters
+from millwheel.connectors.drivers import (
+    DatabaseError,
+    is_of_record,
+    mark_of,
+    named_parameters,
+    names_parameters,
+    stored_fields,
+)
 from millwheel.connectors.progress import is_over, without_batch
 from millwheel.connectors.sink import Sink, SinkBatch, SinkShard, SinkWriter
 from millwheel.connectors.threads import CallThread
 from millwheel.sdk.error_texts import error_message
+from millwheel.sdk.errors import did_you_mean
 
 __all__ = ["SEARCH_SECONDS", "DatabaseError", "database"]
 
@@ -69,6 +77,17 @@ class _Database(Sink[T], Generic[T]):
     connect: Callable[[], Any]
     statement: str
     parameters: Callable[[T], Parameters] | None
+
+    def _problem(self, record_type: Any) -> str:
+        """A statement that names what the record has not would fail at each batch."""
+        fields = None if self.parameters is not None else stored_fields(record_type)
+        wrong = [name for name in named_parameters(self.statement) if fields is not None and name not in fields]
+        if fields is None or not wrong:
+            return ""
+        hint = did_you_mean(wrong[0], fields)
+        return (
+            f"the statement names {wrong[0]!r}{hint}, and a record has {', '.join(fields)}: {self.statement:.{_SHOWN}}"
+        )
 
     async def open_writer(self, place: SinkShard) -> SinkWriter[T]:
         writer = _Writer(self, place)

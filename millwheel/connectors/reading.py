@@ -7,6 +7,7 @@ key of the second is a split. Its state has the position, and its hold is the lo
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from types import NoneType
@@ -44,6 +45,7 @@ from millwheel.sdk.records import Record, Timer
 __all__ = ["MOST_BYTES", "MOST_SPLITS", "FindSplits", "ReadSplits", "Split", "SplitState"]
 
 P = TypeVar("P")
+log = logging.getLogger(__name__)
 
 MOST_SPLITS: Final = 100_000
 """The most splits of a source. The names of all of them are one state."""
@@ -56,6 +58,8 @@ _REMEDY: Final = (
 _READS_AT_ONCE: Final = 100
 _PAUSE_AFTER: Final = 100_000
 """A clock that stands still, as in a test, lets a split read so often. Then it must pass so many microseconds."""
+_MANY_BAD: Final = 10
+"""If so many records of a split cannot be read, and most of it, the log says so."""
 _MOST_RAW: Final = 1_000
 """The most characters of a bad record's value."""
 _UNREAD: Final = frozenset[type]({UnreadRecord})
@@ -92,6 +96,8 @@ class SplitState(msgspec.Struct, Generic[P]):
     """Whether the split has no more records."""
     waits: bool = False
     """Whether it does not read, because slower splits are too far behind it (``allowed_skew``)."""
+    bad: int = 0
+    """How many of ``records`` could not be read. The stream of ``bad=`` got them."""
 
 
 class FindSplits(Computation[None, Found]):
@@ -172,6 +178,8 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         """By split: the time of the last read, and how many there were at that time."""
         self._most: dict[str, int] = {}
         """By split: the most records of its next read, since those of a former read were too many bytes."""
+        self._has_warned = False
+        self._last_error = ""
 
     def declared_outputs(self) -> Mapping[str, Any]:
         outputs = {self._output: self._type}
@@ -182,6 +190,16 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
 
     def _reads(self) -> str:
         return self._identity
+
+    @property
+    def output(self) -> str:
+        """The stream that it reads into."""
+        return self._output
+
+    @property
+    def has_times_of_reading(self) -> bool:
+        """Whether the event time of each record is that of its read: neither the program nor the source says one."""
+        return self._timestamp is None and not self._source._says_times
 
     async def _close(self) -> None:
         await self._readers.close()
@@ -201,15 +219,18 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
             used.handle.most_records = self._most.get(split, MOST_RECORDS)
             async with asyncio.timeout(CALL_SECONDS):
                 read = await used.handle.read()
+            before = state.bad
             self._take(ctx, state, read, asked)
-            self._count(ctx, read)
+            self._count(ctx, read, state.bad - before)
+            if state.bad > before:
+                self._warn(ctx, state)
             if read.ended:
                 self._reads_at.pop(split, None)
                 self._most.pop(split, None)
             else:
                 used.ends_at(read.position)
 
-    def _count(self, ctx: Context[SplitState[P]], read: Read[Any, P]) -> None:
+    def _count(self, ctx: Context[SplitState[P]], read: Read[Any, P], bad: int) -> None:
         """Count a read for operators. All that the key has produced is of it: a commit has one read of a key."""
         scope = ctx._scope
         if scope.connector is not None:
@@ -217,7 +238,20 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
             read_into = [scope.outputs[name].stream for name in (self._output, self._bad) if name is not None]
             sizes = [] if ctx._read is None else list(map(len, ctx._read.values))
             sizes += [len(one.value) for one in ctx._productions or () if one.stream in read_into]
-            scope.connector.has_read(read_into[0], ctx.key, sizes, read.behind, ended=read.ended, lost=read.lost)
+            scope.connector.has_read(
+                read_into[0], ctx.key, sizes, read.behind, ended=read.ended, lost=read.lost, bad=bad
+            )
+
+    def _warn(self, ctx: Context[SplitState[P]], state: SplitState[P]) -> None:
+        """Log once in this process that most records of a split cannot be read: then the program is wrong, not they."""
+        if not self._has_warned and state.bad >= _MANY_BAD and 2 * state.bad > state.records:
+            self._has_warned = True
+            log.warning(
+                "source %s/%s: %d of the %d records of split %r cannot be read, and went to stream %r. The last error: "
+                "%s. If that is not meant, correct timestamp= or the type of the records, and read again under "
+                "another name of the stream",
+                *(ctx._scope.topology, self._output, state.bad, state.records, ctx.key, self._bad, self._last_error),
+            )
 
     def _take(self, ctx: Context[SplitState[P]], state: SplitState[P], read: Read[Any, P], asked: Timestamp) -> None:
         """Produce what was read, and set the timer of the next read. ``asked``: when the read began."""
@@ -386,6 +420,8 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
             raise BadRecordError(bad)
         cut = BadRecord(bad.split, bad.place, bad.error[:_MOST_ERROR], bad.raw)
         ctx.produce(self._bad, cut, timestamp=ctx.now)
+        ctx.state.bad += 1
+        self._last_error = cut.error
 
     def _is_idle(self, state: SplitState[P], now: int) -> bool:
         """Whether the split has had nothing for long, and says that nothing waits in it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from millwheel.model.time import Timestamp
 
@@ -78,6 +78,10 @@ class Sink(ABC, Generic[T]):
 
     An instance has parameters only. It is part of the program, and exists in each process that runs it.
     """
+
+    def _problem(self, record_type: Any) -> str:
+        """Return why records of a type cannot be written. Empty: they can, as far as that is known beforehand."""
+        return ""
 
     @abstractmethod
     async def open_writer(self, place: SinkShard) -> SinkWriter[T]:

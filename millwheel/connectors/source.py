@@ -163,6 +163,9 @@ class Source(ABC, Generic[T, P]):
     _times_are_checked: ClassVar[bool] = False
     """Whether the times of its records were checked where they came from. Then none is refused for its time."""
 
+    _says_times: ClassVar[bool] = True
+    """Whether it may say the times of its records. False: without ``timestamp=``, the time is that of the read."""
+
     def identity(self) -> str:
         """Say what the source reads. An update is refused if it changes this: the positions belong to it.
 

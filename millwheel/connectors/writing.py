@@ -183,8 +183,8 @@ class WriteBatches(Computation[EncodedBatch[K], Written], Generic[K]):
     )
 
     def __init__(self, sink: Sink[Any], codec: ValueCodec, shards: int) -> None:
+        self.codec = codec
         self._sink = sink
-        self._codec = codec
         self._shards = shards
         self._writers = Handles[SinkWriter[Any]]()
 
@@ -200,7 +200,7 @@ class WriteBatches(Computation[EncodedBatch[K], Written], Generic[K]):
         after = batch.after if written.sink == sink else ""
         key, place = f"{sink} {ctx.key}", SinkShard(sink, int(ctx.key), self._shards, batch.run)
         async with self._writers.use(key, (batch.run, after), lambda: self._sink.open_writer(place)) as used:
-            values = map(self._codec.decode, batch.values)
+            values = map(self.codec.decode, batch.values)
             records = list(zip(values, map(Timestamp, batch.times), strict=True))
             began = perf_counter()
             async with asyncio.timeout(CALL_SECONDS):

@@ -11,6 +11,7 @@ from typing import Final
 from millwheel.model.time import Duration, format_duration, seconds
 from millwheel.rpc.key_failures import key_function_text, keys_failed_lately
 from millwheel.rpc.raised_errors import error_text, is_news, moment
+from millwheel.rpc.v1 import cluster_pb2 as cluster
 from millwheel.rpc.v1 import inspection_pb2 as wire
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "awaited_text",
     "blocks",
     "computation_text",
+    "connector_awaited_text",
     "failed_lately",
     "failure_text",
     "heading",
@@ -95,6 +97,28 @@ def awaited_text(awaited: wire.AwaitedHook, now: int) -> str:
     return f"{awaited.hook} of key {shown_key(awaited.key)} has been awaiting for {since} ({awaited.work})"
 
 
+def connector_awaited_text(
+    name: str, part: cluster.ConnectorPart.ValueType, awaited: wire.AwaitedHook, now: int
+) -> str:
+    """Return one sentence about a call of a source or a sink that does not end. It is not the user's code that waits.
+
+    Args:
+        name: The computation, as ``topology/computation``.
+        part: Which part of a source or a sink it is.
+        awaited: The call.
+        now: the wall time, in microseconds.
+    """
+    since = format_duration(Duration(max(0, now - awaited.since_us)))
+    if part == cluster.CONNECTOR_PART_FINDS_SPLITS:
+        what = f"the search for splits of source {name.removesuffix('-splits')}"
+    elif part == cluster.CONNECTOR_PART_READS:
+        what = f"the read of split {shown_key(awaited.key)} of source {name.removesuffix('-reader')}"
+    else:
+        what = f"the write of shard {shown_key(awaited.key)} of sink {name}"
+    why = "see whether it can be reached. After a minute it is tried again"
+    return f"{what} has waited {since} for the other system: {why}"
+
+
 def names_remedy(failures: wire.HookFailures, stopped: str) -> bool:
     """Return whether :func:`computation_text` contains a remedy."""
     awaits_only = bool(failures.awaited) and not failures.blocked_keys
@@ -107,7 +131,14 @@ def heading(failures: wire.HookFailures, stopped: str, now: int) -> str:
     return "FAILING" if fails else "AWAITING"
 
 
-def computation_text(name: str, failures: wire.HookFailures, stopped: str, now: int, first: str = "") -> str:
+def computation_text(
+    name: str,
+    failures: wire.HookFailures,
+    stopped: str,
+    now: int,
+    first: str = "",
+    part: cluster.ConnectorPart.ValueType = cluster.CONNECTOR_PART_UNSPECIFIED,
+) -> str:
     """Return a text about all failures of a computation's hooks and key functions.
 
     Args:
@@ -116,11 +147,14 @@ def computation_text(name: str, failures: wire.HookFailures, stopped: str, now: 
         stopped: why its failure policy stopped it; empty if it runs.
         now: the wall time, in microseconds.
         first: a remedy for blocked keys that comes before the usual one. Empty: there is none.
+        part: which part of a source or a sink it is, if it is one.
     """
     texts = [f"computation {name}: {key_function_text(one, now)}" for one in failures.key_functions]
     if stopped or failures.blocked_keys or _hook_failed_lately(failures, now):
         texts.insert(0, _raised_text(name, failures, stopped, now, first))
-    if failures.awaited:
+    if failures.awaited and part != cluster.CONNECTOR_PART_UNSPECIFIED:
+        texts.append(connector_awaited_text(name, part, failures.awaited[0], now))
+    elif failures.awaited:
         awaited = f"{awaited_text(failures.awaited[0], now)}; {_AWAITED_REMEDY}"
         texts.append(awaited if texts else f"computation {name}: {awaited}")
     return "; ".join(texts)

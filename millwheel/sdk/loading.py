@@ -16,6 +16,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import traceback
 import zipfile
 from collections.abc import Mapping, Sequence
 from importlib.abc import MetaPathFinder
@@ -225,7 +226,7 @@ def _topology(finder: _Finder, entry_point: str) -> TopologyGraph:
         module = importlib.import_module(finder.prefix + module_name)
     except (Exception, SystemExit) as error:
         raise PackageError(
-            f"{where}: importing {module_name!r} failed with {error_message(error)}"
+            f"{where}: importing {module_name!r} failed with {error_message(error)}{_raised_at(finder, error)}"
             f"{_missing_module_hint(finder, error)}"
         ) from error
     namespace = getattr(module, "__dict__", {})
@@ -236,6 +237,18 @@ def _topology(finder: _Finder, entry_point: str) -> TopologyGraph:
         raise PackageError(
             f"{where}: {entry_point!r} is no millwheel.Topology: {has}{did_you_mean(attribute, topologies)}"
         )
+    return found
+
+
+def _raised_at(finder: _Finder, error: BaseException) -> str:
+    """The last line of the package's own files that led to an error; empty if there is none."""
+    found = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        module, code = str(frame.f_globals.get("__name__", "")).removeprefix(finder.prefix), frame.f_code
+        if module.partition(".")[0] in finder.names:
+            init = "/__init__" if code.co_filename.endswith("__init__.py") else ""
+            where = "" if code.co_name == "<module>" else f", in {code.co_name}"
+            found = f" ({module.replace('.', '/')}{init}.py, line {line}{where})"
     return found
 
 

@@ -104,7 +104,15 @@ class ConnectorCounts(Protocol):
     """What the hooks of sources and sinks count for operators."""
 
     def has_read(
-        self, stream: str, split: str, sizes: Sequence[int], behind: int | None, *, ended: bool, lost: int = 0
+        self,
+        stream: str,
+        split: str,
+        sizes: Sequence[int],
+        behind: int | None,
+        *,
+        ended: bool,
+        lost: int = 0,
+        bad: int = 0,
     ) -> None:
         """A read of a split has ended.
 
@@ -115,6 +123,7 @@ class ConnectorCounts(Protocol):
             behind: How many records wait in the split, if the source knows.
             ended: Whether it has no more records.
             lost: How many records were lost since the read before.
+            bad: How many of the records could not be read.
         """
 
     def has_written(self, sizes: Sequence[int], seconds: float) -> None:

@@ -46,8 +46,8 @@ def declare_sink(given: Input, name: str, sink: Sink[Any], options: WriteOptions
         ordered: Whether the records of a key keep their order. Without it, records have no keys.
 
     Raises:
-        UsageError: It is no sink. Or its name is too long, nothing states the type of the records, or an option is not
-            positive.
+        UsageError: It is no sink, or one that cannot take such records. Or its name is too long, nothing states the
+            type of the records, or an option is not positive.
     """
     # They load asyncio.
     from millwheel.connectors.sink import Sink
@@ -61,6 +61,8 @@ def declare_sink(given: Input, name: str, sink: Sink[Any], options: WriteOptions
         raise UsageError(f"the name of a sink has up to {most} characters, because {MAKES!r} is added to it: {name!r}")
     if not is_known(given.record_type):
         raise UsageError(f"the type of what goes to the sink {name!r} is not known: give the map before it a type, to=")
+    if problem := sink._problem(given.record_type):
+        raise UsageError(f"to({name!r}): {problem}")
     shards = options.get("shards", 1)
     records, delay = options.get("batch_records", _BATCH_RECORDS), options.get("batch_delay", _BATCH_DELAY)
     for option, value in (("shards", shards), ("batch_records", records), ("batch_delay", delay)):

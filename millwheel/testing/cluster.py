@@ -20,6 +20,7 @@ from millwheel.sdk.plan import Plan
 from millwheel.sdk.scope import FixedRoute, OutputBinding, RouteOfAll, route_of_all
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.store.memory import MemoryStore
+from millwheel.testing.captured import refuse_other_names
 from millwheel.testing.cores import CoreDriver
 from millwheel.testing.injected import InjectedBatches
 from millwheel.testing.store_effects import result_of
@@ -64,7 +65,10 @@ class _Removed:
 
 
 class VirtualCluster:
-    """Runs the present version of a topology. It implements ``HarnessPeers`` for the driver of its cores."""
+    """Runs the present version of a topology. It implements ``HarnessPeers`` for the driver of its cores.
+
+    It has many attributes: the harness reads them for its tests.
+    """
 
     def __init__(
         self,
@@ -73,6 +77,7 @@ class VirtualCluster:
         settings: IntervalSettings,
         hook_timeout_seconds: float,
         fed: Iterable[str] = (),
+        captured: Iterable[str] = (),
     ) -> None:
         """Start without a topology.
 
@@ -82,6 +87,7 @@ class VirtualCluster:
             settings: The bounds and delays of the interval cores.
             hook_timeout_seconds: The real seconds that an asynchronous hook may take.
             fed: The streams that the test feeds in place of their sources.
+            captured: The sinks whose records the test reads, in place of their writers.
         """
         self.driver = CoreDriver(MemoryStore(), now, self, hook_timeout_seconds)
         self.failures: list[HookFailed] = []
@@ -94,6 +100,7 @@ class VirtualCluster:
         self.injected = InjectedBatches()
         self.incarnations: dict[str, IncarnationId] = {}
         """By a computation's name: the incarnation id, under which its journals, states and watermark are kept."""
+        self.captured = frozenset(captured)
         self._fed = frozenset(fed)
         self._settings = settings
         points = sorted(cut.encode() for cut in cuts)
@@ -160,10 +167,11 @@ class VirtualCluster:
         """Take over a version of the topology. New computations and sources start.
 
         Raises:
-            UsageError: No source reads a stream that the test feeds in its place.
+            UsageError: No source reads a stream that the test feeds in its place. Or it captures what is no sink.
         """
         plan = topology.plan()
-        left_out = _sources_of(plan, self._fed)
+        refuse_other_names(plan, self.captured)
+        left_out = _sources_of(plan, self._fed) | self.captured
         self.topology, self.plan = topology, plan
         for name, stream in plan.streams.items():
             assert stream.codec is not None, "a topology that passed its check has a codec for every stream"
@@ -269,7 +277,11 @@ class VirtualCluster:
             yield injector_group(stream)
 
     def _route(self, stream: str) -> tuple[Callable[[Any], tuple[tuple[IncarnationId, bytes], ...]], RouteOfAll]:
-        consumers = [(self.incarnations[name], extract) for name, extract in consumers_of(self.topology, stream)]
+        consumers = [
+            (self.incarnations[name], extract)
+            for name, extract in consumers_of(self.topology, stream)
+            if name not in self.captured
+        ]
         sink = ((IncarnationId(_SINK + stream), b""),)
         of_all = route_of_all(consumers, sink)
         if not consumers:

@@ -26,6 +26,7 @@ from millwheel.sdk.keys import encode_key
 from millwheel.sdk.scope import PAGES_TAG
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.store.memory import MemoryStore
+from millwheel.testing.captured import batches_of, records_of
 from millwheel.testing.cluster import Produced, VirtualCluster
 from millwheel.testing.cores import HOOK_TIMEOUT_SECONDS, HookTimeoutError
 from millwheel.testing.store_effects import result_of
@@ -70,12 +71,16 @@ class TopologyHarness:
             variable MILLWHEEL_ANY_TIMESTAMP is 1. Otherwise it is False, except that records may be far ahead: ``now``
             need not be the time of the test's records.
         fed: Streams that :meth:`send` feeds in place of their sources, which do not run.
+        captured: Sinks that do not run: no connection is opened. :meth:`values` and :meth:`produced` have what the
+            writer of such a sink would get, by its name. Their records are batched as usual, so
+            :meth:`advance_clock` passes the delay of a batch.
         hook_timeout_seconds: The limit for an asynchronous hook, in seconds of real time. A hook that exceeds it is
             cancelled and fails with a HookTimeoutError. A hook that never awaits anything cannot be stopped.
 
     Raises:
         TopologyError: The topology has mistakes.
-        UsageError: ``hook_timeout_seconds`` is not above 0. Or no source reads a stream of ``fed``.
+        UsageError: ``hook_timeout_seconds`` is not above 0. Or no source reads a stream of ``fed``, or a
+            name of ``captured`` is no sink.
     """
 
     def __init__(
@@ -87,6 +92,7 @@ class TopologyHarness:
         settings: IntervalSettings | None = None,
         any_timestamp: bool | None = None,
         fed: Iterable[str] = (),
+        captured: Iterable[str] = (),
         hook_timeout_seconds: float = HOOK_TIMEOUT_SECONDS,
     ) -> None:
         topology.check()
@@ -97,7 +103,7 @@ class TopologyHarness:
         if any_timestamp is not None:
             settings = replace(settings, any_timestamp=any_timestamp)
         self._any_timestamp = settings.any_timestamp
-        self._cluster = VirtualCluster(int(now), split_at, settings, hook_timeout_seconds, fed)
+        self._cluster = VirtualCluster(int(now), split_at, settings, hook_timeout_seconds, fed, captured)
         self._raised = 0
         """The number of failures that were already raised, or left to their policies."""
         self._left: dict[str, RecordsLeftError] = {}
@@ -312,16 +318,21 @@ class TopologyHarness:
         """The records produced to a stream so far, each once, in the order of their delivery.
 
         Args:
-            stream: The stream. For a source, the result has the injected records if no computation consumes them.
+            stream: The stream, or a captured sink. For a source, the result has the injected records if no computation
+                consumes them.
 
         Raises:
             UsageError: There is no such stream.
         """
-        known = [*self._cluster.codecs, DEAD_LETTERS]
+        cluster = self._cluster
+        if stream in cluster.captured:
+            batches = [one.value for one in cluster.produced.get(batches_of(stream), ())]
+            return [Produced(value, Timestamp(at)) for value, at in records_of(cluster.plan, stream, batches)]
+        known = [*cluster.codecs, *cluster.captured, DEAD_LETTERS]
         if stream not in known:
             hint = did_you_mean(stream, known)
             raise UsageError(f"topology {self.topology.name!r} has no stream {stream!r}{hint}")
-        return list(self._cluster.produced.get(stream, ()))
+        return list(cluster.produced.get(stream, ()))
 
     def values(self, stream: str) -> list[Any]:
         """The values of the records that ``produced`` returns."""

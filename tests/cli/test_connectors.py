@@ -10,15 +10,20 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from millwheel import connectors
-from millwheel.cli.connector_rows import connector_row, first_part, listed_row
-from millwheel.cli.connectors import BUILT_IN, app
+from millwheel.cli.connector_names import BUILT_IN, name_of
+from millwheel.cli.connector_rows import connector_row, first_part, listed_row, print_rows
+from millwheel.cli.connectors import app
 from millwheel.client.control import ControlClient
+from millwheel.connectors.reading import SplitState
+from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import cluster_pb2 as wire
+from millwheel.rpc.v1 import key_pb2 as keys
 from tests.console import auctions
 from tests.house.tree import ROOT
 from tests.patience import patience, until
@@ -58,6 +63,9 @@ def test_each_connector_of_the_library_is_listed() -> None:
     for one in BUILT_IN:
         module_name, _, function = listed[one.name]["import"].partition(":")
         assert inspect.isfunction(getattr(import_module(module_name), function))
+        place, _, kind = f"millwheel.connectors.{one.runs}".partition(":")
+        assert inspect.isclass(getattr(import_module(place), kind)), one.runs
+        assert one.name in name_of(f"{place}:{kind}")
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert {one.extra for one in BUILT_IN} - {""} <= extras.keys()
     assert all(listed[one.name]["installed"] for one in BUILT_IN), "here, all extras are"
@@ -83,6 +91,25 @@ def test_a_source_whose_splits_cannot_be_found_fails() -> None:
     topology = wire.TopologyOverview(name="auctions", computations=[reads, finds])
     row = connector_row("auctions", reads, first_part(topology, reads), [])
     assert (row["parts"], row["error"]) == (0, "no broker answers at kafka:9092")
+
+
+def test_bad_records_and_the_end_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """Regression: a wrong `timestamp=` sent all records to the bad stream, and nothing said so."""
+    reads = wire.ComputationOverview(
+        name="bids-reader",
+        connector=wire.CONNECTOR_PART_READS,
+        implementation="millwheel.connectors.files.source:_FilesSource",
+    )
+    reads.watermark.low_watermark_us = MAX_TIMESTAMP
+    key = keys.OwnedKey()
+    key.listed.state_text = msgspec.json.encode(SplitState(records=38, bad=38, read_at=1)).decode()
+    row = connector_row("auctions", reads, wire.ComputationOverview(), [key])
+    assert (row["records"], row["bad"], row["connector"], row["complete"]) == (38, 38, "read_files", True)
+    assert name_of("shop.bus:Topic") == "shop.bus:Topic"
+    print_rows([row], 2)
+    shown = capsys.readouterr().out
+    assert shown.splitlines()[1].split()[-1] == "ended"
+    assert "auctions/bids: 38 of the 38 records cannot be read" in shown
 
 
 class Opening:

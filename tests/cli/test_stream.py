@@ -73,6 +73,7 @@ async def test_tail_begins_at_a_time_and_shows_wanted_keys(server: Server) -> No
     since = await run_cli(server.address, "stream", "tail", "written", "--since", "30min", "--until-end", "-o", "json")
     assert (since.code, since.out) == (0, "")
     assert "no kept record is from" in since.err
+    assert len(await tail(server, "--from", "oldest", "-n", "99")) == 6, "a stream that has ended has no more"
 
 
 async def test_tail_refuses_what_contradicts_itself() -> None:

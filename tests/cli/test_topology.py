@@ -63,6 +63,8 @@ async def test_a_topology_from_submission_to_its_end(cli: Cli) -> None:
     assert drawn.out == (await cli("topology", "graph", GOOD)).out
     draining = await cli("topology", "drain", "sample", "--yes", "-o", "yaml")
     assert "state: draining" in draining.out
+    missing = await cli("topology", "cancel", "nosuch")
+    assert missing.code == 3, "it asks about no topology that is not there"
     asked = await cli("topology", "cancel", "sample", typed="n\n")
     assert (asked.code, asked.out.strip()) == (1, "")
     assert "delete its state for good?" in asked.err

@@ -292,6 +292,34 @@ def test_parameters(tmp_path: Path, statement: str, parameters: Any) -> None:
     assert rows(connect) == [("tea", 10)]
 
 
+@pytest.mark.parametrize(
+    ("statement", "wrong"),
+    [
+        ("INSERT INTO sales VALUES (%(item)s, %(cents)s)", ""),
+        ("INSERT INTO sales VALUES (%(itm)s, to_timestamp(%(cents)s / 1e6)::timestamptz)", "itm"),
+        ("INSERT INTO sales VALUES (:item, :cent)", "cent"),
+        ("INSERT INTO sales VALUES (?, ?)", ""),
+        ("INSERT INTO sales VALUES (':no', %s, '12:30'::time)", ""),
+        ("UPDATE sales SET cents = array[1:n] WHERE item = %(item)s AND a = :b", ""),
+    ],
+)
+def test_a_name_that_a_record_has_not_is_an_error_of_the_program(statement: str, wrong: str) -> None:
+    """Regression: a misspelled parameter failed at the first batch, and not when the program was checked."""
+    topology = mw.Topology("shop")
+    sales = topology.source("sales", Sale)
+    sink: Sink[Sale] = database(connect_nowhere, statement)
+    if wrong:
+        with pytest.raises(mw.UsageError, match=rf"to\('table'\): the statement names '{wrong}' \(did you mean "):
+            sales.to("table", sink)
+    else:
+        sales.to("table", sink)
+    sales.to("other", database(connect_nowhere, statement, lambda sale: {wrong: sale.cents}))
+
+
+def connect_nowhere() -> Any:
+    raise ConnectionError("a program is checked without its database")
+
+
 def test_the_items_of_a_tuple_are_parameters(tmp_path: Path) -> None:
     connect = made(tmp_path / "shop.db")
     sink: Sink[tuple[str, int]] = database(connect, "INSERT INTO sales VALUES (?, ?)")

@@ -225,6 +225,27 @@ def test_bad_records_may_have_a_stream() -> None:
     with running(numbers(world, bad="unreadable")) as harness:
         assert harness.values("numbers") == [1, 3]
         assert harness.values("unreadable") == [BadRecord("a", "line 2", "it is no number", b"x")]
+        state = harness.state("numbers-reader", "a")
+        assert (state.records, state.bad) == (3, 1)
+
+
+def test_a_split_that_is_mostly_bad_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Regression: a wrong timestamp= sent all records to the stream of bad=, and nothing said so."""
+    world = World({"a": on_time(*((number, 1) for number in range(40)))})
+    before_1980 = {"timestamp": lambda number: mw.Timestamp(number), "bad": "unreadable"}
+    with running(numbers(world, **before_1980), any_timestamp=False) as harness:
+        assert len(harness.values("unreadable")) == 40
+        assert harness.state("numbers-reader", "a").bad == 40
+    (said,) = (one.getMessage() for one in caplog.records if "cannot be read" in one.getMessage())
+    assert "source shop/numbers: " in said
+    assert "of split 'a' cannot be read, and went to stream 'unreadable'. The last error: 1970-01-01" in said
+
+
+def test_few_bad_records_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    world = World({"a": [*on_time(*((number, 1) for number in range(40))), *[(bad("a"), None)] * 15]})
+    with running(numbers(world, bad="unreadable")) as harness:
+        assert harness.state("numbers-reader", "a").bad == 15
+    assert not [one for one in caplog.records if "cannot be read" in one.getMessage()]
 
 
 def test_key_inspect_shows_how_far_a_split_was_read() -> None:

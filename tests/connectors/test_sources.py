@@ -366,7 +366,7 @@ def test_what_is_made_of_records_is_not_counted_as_read() -> None:
             self.read: list[int] = []
 
         def has_read(
-            self, stream: str, split: str, sizes: list[int], behind: int | None, *, ended: bool, lost: int
+            self, stream: str, split: str, sizes: list[int], behind: int | None, *, ended: bool, lost: int, bad: int
         ) -> None:
             self.read.append(len(sizes))
 

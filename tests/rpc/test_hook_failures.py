@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from millwheel.rpc.hook_failures import (
     blocks,
     computation_text,
@@ -11,6 +13,7 @@ from millwheel.rpc.hook_failures import (
     merged,
     names_remedy,
 )
+from millwheel.rpc.v1 import cluster_pb2 as cluster
 from millwheel.rpc.v1 import inspection_pb2 as wire
 
 SINCE = 1_700_000_000_000_000
@@ -144,6 +147,25 @@ def test_intervals_together_show_oldest_keys_and_newest_failure() -> None:
     assert [one.since_us - SINCE for one in whole.oldest] == [1, 2, 3]
     assert whole.last.last_us == SINCE + 5_000
     assert not merged([wire.HookFailures()]).HasField("last")
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "key", "said"),
+    [
+        ("k/orders-splits", cluster.CONNECTOR_PART_FINDS_SPLITS, b"", "the search for splits of source k/orders has"),
+        ("k/orders-reader", cluster.CONNECTOR_PART_READS, b"0", "the read of split '0' of source k/orders has"),
+        ("k/table", cluster.CONNECTOR_PART_WRITES, b"0", "the write of shard '0' of sink k/table has"),
+    ],
+    ids=["a search", "a read", "a write"],
+)
+def test_a_connector_that_waits_is_named_as_such(
+    name: str, part: cluster.ConnectorPart.ValueType, key: bytes, said: str
+) -> None:
+    """Regression: the text had advice for hooks of users, such as asyncio.timeout."""
+    awaited = wire.AwaitedHook(key=key, hook="process_timer", work="timer ''", since_us=SINCE)
+    text = computation_text(name, wire.HookFailures(awaited=[awaited]), "", SINCE + 14_000_000, part=part)
+    assert text.startswith(f"{said} waited 14")
+    assert "asyncio" not in text
 
 
 def test_an_endless_hook_is_reported_alone_and_beside_failures() -> None:

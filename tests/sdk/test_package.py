@@ -134,6 +134,16 @@ def test_a_single_file_is_packaged_alone_and_others_can_be_added(tmp_path: Path)
     assert load(whole, tmp_path / "packages").name == "alone"
 
 
+def test_an_error_of_a_program_says_its_file_and_line(tmp_path: Path) -> None:
+    """The last line of the program's own files is named, and not one of a library below it."""
+    file = write(tmp_path / "mw_raises.py", "def price():\n    return int('x')\n\nprice()\n")
+    with pytest.raises(mw.PackageError, match=r"ValueError: .* \(mw_raises\.py, line 2, in price\)"):
+        load(build_package(f"{file}:it"), tmp_path / "packages")
+    file = write(tmp_path / "mw_decodes.py", "import json\njson.loads('{')\n")
+    with pytest.raises(mw.PackageError, match=r"\(mw_decodes\.py, line 2\)"):
+        load(build_package(f"{file}:it"), tmp_path / "packages")
+
+
 def test_a_loaded_package_runs_from_its_own_directory(tmp_path: Path) -> None:
     built = build_package(f"{write_package(tmp_path)}:it")
     topology = load(built, tmp_path / "packages")
@@ -210,7 +220,7 @@ def test_code_that_pickles_is_refused_if_its_modules_are_renamed(tmp_path: Path)
     assert str(raised.value) == (
         f"package {second.digest[:12]}: importing 'mw_shop.flow' failed with ImportError: package {first.digest[:12]} "
         "holds a module 'mw_shop', too, so this package is loaded under other names, which 'pickle' would store: "
-        "rename its modules, or encode by other means"
+        "rename its modules, or encode by other means (mw_shop/flow.py, line 1)"
     )
     loading.unload_package(first.digest)
     assert load(second, tmp_path / "packages").name == "two", "alone it has its own names"

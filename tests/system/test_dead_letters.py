@@ -101,6 +101,8 @@ async def test_killed_and_double_replays_take_effect_once(tmp_path: Path) -> Non
         await submit_source(server, "words", RAISING)
         await say(server, "good", *(f"bad-{number}" for number in range(BAD)))
         await waiting(server, BAD)
+        note = f"{BAD:,} dead letters of words wait: `millwheel dead-letter list words`"
+        await until(lambda: run_cli(server.address, "cluster", "health"), patience(60), holds=lambda it: note in it.out)
         await update(server, SLOW)
         before = await seen(server)
         assert before == {("good", 1): 1}
@@ -168,7 +170,8 @@ async def test_letters_are_shown_chosen_and_discarded(tmp_path: Path) -> None:
 
         # The code is not mended: what is replayed fails again, and says which letter it was.
         done = await dead_letter(server, "replay", f"0@{log}")
-        assert (done.code, done.out) == (0, "1 letter replayed\n")
+        assert (done.code, done.out) == (1, "1 letter replayed\n"), "all have failed again"
+        assert done.err.startswith("1 letter failed again with the code that runs (version 1): ")
         await waiting(server, 4)
         assert [row["replay_of"] for row in await listed(server, "--from", "4")] == [0]
 

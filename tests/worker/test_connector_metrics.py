@@ -46,11 +46,12 @@ def test_reads_are_counted_and_splits_only_where_they_are() -> None:
     assert found["millwheel_source_behind_records"] == [(where, 12)]
     assert found["millwheel_source_most_behind_records"] == [(where, 7)]
     assert found["millwheel_source_lost_records_total"] == [(where, 0)]
-    counts.has_read("shop/bids", "b", [], 0, ended=True, lost=4)
+    counts.has_read("shop/bids", "b", [], 0, ended=True, lost=4, bad=3)
     counts.has_read("shop/bids", "a", [], None, ended=False)
     found = values(tallies)
     assert found["millwheel_source_splits"] == [(where, 1)]
     assert found["millwheel_source_lost_records_total"] == [(where, 4)]
+    assert found["millwheel_source_bad_records_total"] == [(where, 3)]
     assert "millwheel_source_behind_records" not in found, "the source does not say"
 
 

@@ -44,6 +44,7 @@ class ConnectorMeasures:
         self.read_records = 0
         self.read_bytes = 0
         self.lost_records = 0
+        self.bad_records = 0
         self.behind: dict[str, int | None] = {}
         """By split that has not ended: how many records waited in it after its last read here, if that is known. Some
         of these splits may be elsewhere by now."""
@@ -53,13 +54,22 @@ class ConnectorMeasures:
         """Of each batch."""
 
     def has_read(
-        self, stream: str, split: str, sizes: Sequence[int], behind: int | None, *, ended: bool, lost: int = 0
+        self,
+        stream: str,
+        split: str,
+        sizes: Sequence[int],
+        behind: int | None,
+        *,
+        ended: bool,
+        lost: int = 0,
+        bad: int = 0,
     ) -> None:
         """See :class:`millwheel.sdk.scope.ConnectorCounts`."""
         self.stream = stream
         self.read_records += len(sizes)
         self.read_bytes += sum(sizes)
         self.lost_records += lost
+        self.bad_records += bad
         if ended:
             self.behind.pop(split, None)
         else:

@@ -29,6 +29,10 @@ _READ: Final[dict[str, tuple[str, Callable[[ConnectorMeasures], int]]]] = {
         "Records that a source has lost, because nothing keeps them",
         lambda one: one.lost_records,
     ),
+    "millwheel_source_bad_records": (
+        "Records that could not be read, and went to the stream of bad=",
+        lambda one: one.bad_records,
+    ),
 }
 _WRITTEN: Final[dict[str, tuple[str, Callable[[ConnectorMeasures], int]]]] = {
     "millwheel_sink_written_records": (

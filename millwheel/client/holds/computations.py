@@ -31,7 +31,7 @@ _OWNER_SECONDS: Final = 5.0
 """How long an owner may take to answer."""
 _FIX: Final = "fix the computation's code, or what it is sent, then `millwheel topology update`"
 _WORDS: Final = {
-    HoldKind.HOLD_KIND_INPUT: "it follows its input, which moves on, or has no group that is known",
+    HoldKind.HOLD_KIND_INPUT: "nothing of its own holds it, so it goes on as its input does",
     HoldKind.HOLD_KIND_RECORD: "a record that it received is not committed",
     HoldKind.HOLD_KIND_PRODUCTION: "a production is not ACKed by its consumer",
     HoldKind.HOLD_KIND_TIMER: "a timer that is due has not fired",

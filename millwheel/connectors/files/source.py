@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import partial
 from hashlib import blake2b
 from os import PathLike
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Final, Generic, Literal, TypeVar
 
 from millwheel.connectors.files.calls import on_thread
 from millwheel.connectors.files.errors import FilesError, load_parquet
@@ -102,6 +102,7 @@ _LONGEST_SHOWN: Final = 400
 
 @dataclass(frozen=True, slots=True)
 class _FilesSource(Source[T, FilePosition], Generic[T]):
+    _says_times: ClassVar[bool] = False
     pattern: FilePattern
     record_type: Any
     form: str

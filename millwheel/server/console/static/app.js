@@ -72,7 +72,7 @@ function Rail({ view, overview, since }) {
     ${VIEWS.map(([name, title], index) => {
       const [text, kind] = shown[name] ?? [];
       return html`<a key=${name} class="view" href=${to(name)} aria-current=${view === name ? "page" : null} accesskey=${index + 1}
-        title=${`Key ${index + 1}`}>${title}<span class=${`count ${kind ?? ""}`}>${text}</span></a>`;
+        title=${`Key ${index + 1}`}>${title}${" "}<span class=${`count ${kind ?? ""}`}>${text}</span></a>`;
     })}
     <div class="foot">${since ? html`<div>as of ${clock(since)} UTC</div>` : null}<${User} /><a href="/runbook.html">Runbook</a> · <a href="/api/v1">API</a></div>
   </nav>`;
