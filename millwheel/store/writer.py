@@ -52,7 +52,8 @@ class Notice:
     __slots__ = ("_loop", "_notify")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, notify: Callable[[BaseException | None], None]) -> None:
-        """``notify`` gets the error of the call, or None. It runs on ``loop``, and must not raise."""
+        """``notify`` gets the error of the call, or None. It runs on ``loop``. What it raises goes to the loop's exception
+        handler."""
         self._loop = loop
         self._notify = notify
 
@@ -61,7 +62,7 @@ class Notice:
         return self._loop
 
     def done(self) -> bool:
-        """Whether it needs no answer any more."""
+        """Always False: a notice is not cancelled. A caller that needs no answer any more ignores it."""
         return False
 
     def set_result(self, _: object) -> None:
@@ -326,14 +327,23 @@ def _answer(calls: list[WriteCall], error: Exception | None) -> None:
 
 
 def _resolve(calls: list[WriteCall]) -> None:
+    """Give each call its outcome.
+
+    Invariant (G8): every call of a group gets its outcome. Who could break it: a caller of the same group whose notice
+    raises. Then only that caller has a failure.
+    """
     for call in calls:
         future = call.future
         if future is None or future.done():
             continue
-        if call.error is None:
-            future.set_result(call.answer)
-        else:
-            future.set_exception(_own_copy(call.error) if len(calls) > 1 else call.error)
+        try:
+            if call.error is None:
+                future.set_result(call.answer)
+            else:
+                future.set_exception(_own_copy(call.error) if len(calls) > 1 else call.error)
+        except Exception as error:
+            context = {"message": "a caller of the store failed when it got its outcome", "exception": error}
+            future.get_loop().call_exception_handler(context)
 
 
 def _own_copy(error: BaseException) -> BaseException:

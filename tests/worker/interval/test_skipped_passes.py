@@ -162,6 +162,20 @@ def test_a_batch_behind_an_append_is_committed_after_it() -> None:
     assert driver.take(AppendEntry), "its end is the only event that the second batch waits for"
 
 
+@pytest.mark.guarantee("G1", section="6.1.3")
+def test_duplicates_behind_an_append_are_counted_after_it() -> None:
+    driver = IntervalDriver(Program())
+    driver.deliver(("key", "count", 10))
+    driver.commit_all()
+    driver.deliver(("other", "count", 20))
+    driver.position = 0
+    driver.deliver(("key", "count", 10))
+    counts = driver.state.journal.counts
+    assert counts.duplicates == 0, "the commit in flight was sealed before"
+    driver.commit()
+    assert (counts.records, counts.duplicates) == (2, 1)
+
+
 @pytest.mark.guarantee("G8", section="6.1.2")
 def test_an_append_without_more_work_leaves_the_deadline() -> None:
     driver = IntervalDriver(Program())
