@@ -119,18 +119,23 @@ class MakeBatches(Computation[Any, Collected[K]], Generic[K]):
             raise TooLargeError(f"a record for the sink {_sink_of(ctx)!r}", len(value), most)
         if pending.values and pending.size + size > _BATCH_BYTES:
             self._produce(ctx, pending)
-        held = min(max(record.timestamp, ctx.watermark), LAST_TIMESTAMP)
         if not pending.values:
             _follow_name(ctx, pending)
             pending.due = ctx.now + self._delay
-        if not pending.values or held < pending.held:
-            pending.held = held
-            ctx.set_timer(Timestamp(pending.due), domain=TimeDomain.PROCESSING_TIME, hold=Timestamp(held))
+        if not pending.values or record.timestamp < pending.held:
+            self._hold(ctx, pending, record.timestamp)
         pending.values.append(value)
         pending.times.append(record.timestamp)
         pending.size += size
         if len(pending.values) >= self._most or pending.size >= _BATCH_BYTES:
             self._produce(ctx, pending)
+
+    def _hold(self, ctx: Context[Collected[K]], pending: Collected[K], timestamp: int) -> None:
+        """Hold the watermark for the batch at this record, if no earlier one does."""
+        held = min(max(timestamp, ctx.watermark), LAST_TIMESTAMP)
+        if not pending.values or held < pending.held:
+            pending.held = held
+            ctx.set_timer(Timestamp(pending.due), domain=TimeDomain.PROCESSING_TIME, hold=Timestamp(held))
 
     def process_timer(self, ctx: Context[Collected[K]], timer: Timer) -> None:
         if ctx.state.values:

@@ -34,15 +34,16 @@ _MAX_PLACES: Final = 100
 
 
 class _NoTestError(Exception):
-    """A part of the type has its own rules, such as a union, a constraint or a hook."""
+    """A part of the type has its own rules, such as a union of texts and bytes, a constraint or a hook."""
 
 
 @cached_by_type
 def exact_test(annotation: Any) -> Exact | None:
     """The exact test for values of ``annotation``; None if only the decoder can decide.
 
-    Scalars have a test, and so have lists, dicts, tuples and Structs of them. The test is valid only for values that
-    the encoder accepted, because the encoder rejects numbers and texts without an encoding.
+    Scalars have a test, and so have lists, dicts, tuples and Structs of them. So have unions of Structs with tags. The
+    test is valid only for values that the encoder accepted, because the encoder rejects numbers and texts without an
+    encoding.
     """
     exact: Exact | None = _compiled(annotation, "def exact(value):", depth=1)
     return exact
@@ -83,6 +84,10 @@ class _TestSource:
         if depth > _MAX_DEPTH:
             raise _NoTestError
         indent = "    " * depth
+        kinds = _tagged_structs(annotation)
+        if kinds:
+            yield from self._one_of(kinds, name, depth)
+            return
         present = unless_none(annotation)
         if present is not None:
             yield f"{indent}if {name} is not None:"
@@ -108,6 +113,16 @@ class _TestSource:
             yield from self._parts([(f"{name}.{field.name}", field.type) for field in fields], depth)
         elif not _is_scalar(cls):
             raise _NoTestError
+
+    def _one_of(self, kinds: tuple[Any, ...], name: str, depth: int) -> Iterator[str]:
+        """The test of a union: that of the value's class. The tag of an encoding names this class to the decoder."""
+        indent = "    " * depth
+        yield f"{indent}if {name} is None: {'pass' if NoneType in kinds else 'return False'}"
+        for kind in kinds:
+            if kind is not NoneType:
+                yield f"{indent}elif type({name}) is {self._class(get_origin(kind) or kind)}:"
+                yield from self.test(kind, name, depth + 1)
+        yield f"{indent}else: return False"
 
     def _parts(self, parts: list[tuple[str, Any]], depth: int) -> Iterator[str]:
         """The tests of a tuple's items or a Struct's fields. A part that is read more than once gets a variable."""
@@ -172,6 +187,16 @@ def _is_slot_of(attribute: Any, name: str) -> bool:
 def is_writable(name: str) -> bool:
     """Whether Python reads ``name`` in source as this very name."""
     return name.isidentifier() and not iskeyword(name) and normalize("NFKC", name) == name
+
+
+def _tagged_structs(annotation: Any) -> tuple[Any, ...]:
+    """The members of a union of several Structs with tags, and perhaps None. Empty for any other type."""
+    if get_origin(annotation) not in (Union, UnionType):
+        return ()
+    kinds = get_args(annotation)
+    structs = [get_origin(kind) or kind for kind in kinds if kind is not NoneType]
+    tagged = all(is_plain_struct(kind) and kind.__struct_config__.tag is not None for kind in structs)
+    return kinds if tagged and len(structs) > 1 else ()
 
 
 def unless_none(annotation: Any) -> Any:

@@ -26,9 +26,10 @@ from millwheel.sdk.spreading import copier, spreader
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.sdk.typeinfo import type_name
 from millwheel.streams.checked import refuse_unknown
-from millwheel.streams.derivations import DerivedKeyExtractor, KeyTexts, derivation_of
+from millwheel.streams.derivations import DerivedKeyExtractor, KeyTexts, derivation_of, same_key
 from millwheel.streams.steps import (
     Branch,
+    Step,
     are_disjoint,
     compiled,
     expands,
@@ -37,6 +38,7 @@ from millwheel.streams.steps import (
     known_steps,
     on_a_copy,
     to_one,
+    until_last_filter,
 )
 
 __all__ = ["Input", "Keyed", "StepOptions", "declare_step", "other_side", "outer_sides", "refuse_dead_letters", "sides"]
@@ -232,15 +234,29 @@ def _key_of(topology: TopologyGraph, stream: str, read: Sequence[tuple[Input, Br
             return extractor
     keyed = [(one, branch) for one, branch in read if not expands(branch.steps)]
     copy = copier(topology, stream)
-    pipelines = [
-        (on_a_copy(branch.steps, copy, key_changes=one.extractor.needs_copy), KeyTexts(one.extractor))
-        for one, branch in keyed
-    ]
     function = spreader(topology, stream, _SHARDS)
-    for steps, texts in reversed(pipelines):
-        function = compiled(steps, "texts[made.__class__](made)", "next_key(value)", texts=texts, next_key=function)
+    for one, branch in reversed(keyed):
+        function = _key_function(one.extractor, branch.steps, copy, function)
     derivation = derivation_of([(branch, one.extractor, one.record_type) for one, branch in keyed])
     return DerivedKeyExtractor(function=function, derivation=derivation)
+
+
+def _key_function(
+    extractor: KeyExtractor,
+    steps: Sequence[Step],
+    copy: Callable[[Any], Any],
+    otherwise: Callable[[Any], str],
+) -> Callable[[Any], str]:
+    """A function from a value before the steps to its key after them. A value that they drop gets ``otherwise``.
+
+    *Invariant (G1): what passes has the key that the extractor reads from what the steps make*, in each version of a
+    program. So a record that is sent again finds the ids of its key.
+    """
+    if (same := same_key(extractor)) is not None:
+        # What a map makes after the last filter does not matter. So it runs once, for the hook.
+        return compiled(on_a_copy(until_last_filter(steps), copy), repr(same), "next_key(value)", next_key=otherwise)
+    steps, texts = on_a_copy(steps, copy, key_changes=extractor.needs_copy), KeyTexts(extractor)
+    return compiled(steps, "texts[made.__class__](made)", "next_key(value)", texts=texts, next_key=otherwise)
 
 
 def _keyed_as_they_are(read: Sequence[tuple[Input, Branch]]) -> bool:

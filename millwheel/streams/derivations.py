@@ -8,12 +8,12 @@ it pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from millwheel.sdk.function_code import code_digest
-from millwheel.sdk.keys import KeyExtractor
+from millwheel.sdk.keys import KeyExtractor, everything
 from millwheel.sdk.spreading import bytes_reader, hash_of
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.streams.steps import Branch, Filter, Map, Only
@@ -24,6 +24,7 @@ __all__ = [
     "derivation_of",
     "derived_key",
     "key_reader",
+    "same_key",
     "spread_key",
     "text_key_reader",
     "value_key",
@@ -49,6 +50,8 @@ class DerivedKeyExtractor(KeyExtractor):
     derivation: KeyDerivation = _NONE
     changes: bool = field(default=False, compare=False)
     """Whether the function may change its argument."""
+    same: str | None = field(default=None, compare=False)
+    """The key of all records, if they have one key. Then none of the steps has to make a value for it."""
 
     @property
     def needs_copy(self) -> bool:
@@ -74,6 +77,13 @@ def derivation_of(keyed: Sequence[tuple[Branch, KeyExtractor, Any]]) -> KeyDeriv
     return KeyDerivation(" | ".join(sorted({each.name for each in derived})), parts)
 
 
+def same_key(extractor: KeyExtractor) -> str | None:
+    """The key of all records, if they have one key without a look at their values. Else None."""
+    if isinstance(extractor, DerivedKeyExtractor):
+        return extractor.same
+    return everything(None) if extractor.function is everything else None
+
+
 def derived_key(
     function: Callable[[Any], str | int], extractor: KeyExtractor, record_type: Any, how: str
 ) -> DerivedKeyExtractor:
@@ -85,12 +95,20 @@ def derived_key(
 
 def spread_key(extractor: KeyExtractor, record_type: Any, keys: int, how: str = "") -> DerivedKeyExtractor:
     """One of ``keys`` numbers, by a hash of the key: records of one key get one number. ``how`` describes it."""
+    how = how or f"by hash to {keys} keys"
+    if keys == 1:
+        return replace(derived_key(_zero, extractor, record_type, how), changes=False, same=str(_zero(None)))
     read = key_reader(extractor)
 
     def number_of(value: Any) -> int:
         return crc32(read(value)) % keys
 
-    return derived_key(number_of, extractor, record_type, how or f"by hash to {keys} keys")
+    return derived_key(number_of, extractor, record_type, how)
+
+
+def _zero(value: Any) -> int:
+    """The only number below 1. Nothing is read from the value."""
+    return 0
 
 
 def value_key(topology: TopologyGraph, branches: Iterable[Branch]) -> DerivedKeyExtractor:

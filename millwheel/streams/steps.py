@@ -33,6 +33,7 @@ __all__ = [
     "on_a_copy",
     "to_many",
     "to_one",
+    "until_last_filter",
 ]
 
 
@@ -159,6 +160,12 @@ def divide(steps: Sequence[Step]) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
     """The steps before the first FlatMap, and those from it on."""
     at = next((place for place, step in enumerate(steps) if isinstance(step, FlatMap)), len(steps))
     return tuple(steps[:at]), tuple(steps[at:])
+
+
+def until_last_filter(steps: Sequence[Step]) -> Sequence[Step]:
+    """The steps that decide whether a value passes: those up to the last one that drops values."""
+    last = max((place for place, step in enumerate(steps, 1) if isinstance(step, Filter | Only)), default=0)
+    return steps[:last]
 
 
 def to_one(steps: Sequence[Step]) -> Callable[[Any], Any]:

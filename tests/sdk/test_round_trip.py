@@ -58,6 +58,14 @@ class Dog(msgspec.Struct, tag=True):
     name: str = ""
 
 
+class Old(msgspec.Struct, tag=True):
+    age: int = 0
+
+    def __post_init__(self) -> None:
+        if self.age < 0:
+            raise ValueError("not born")
+
+
 class Box(msgspec.Struct, Generic[T], eq=False):
     item: T
 
@@ -235,6 +243,10 @@ def _encodable(value: Any) -> bool:
         (list[tuple[int, bytes | None]], [(1, None), (2, b"x")], [(1, "x")]),
         (Leaf, Leaf(1.5, 2), Wider(1.5, 2)),
         (dict[str, Box[Leaf | None]], {"a": Box(Leaf())}, {"a": Box(1)}),
+        (Cat | Dog, Dog("Rex"), Dog(9)),  # type: ignore[arg-type]
+        (Cat | Dog, Cat(9), Cat("Rex")),  # type: ignore[arg-type]
+        (Cat | Dog, Cat(9), None),
+        (list[Cat | Dog | None], [Cat(9), None, Dog("Rex")], [Cat(9), Leaf()]),
     ],
 )
 def test_an_exact_test_knows_its_type(kind: Any, value: Any, wrong: Any) -> None:
@@ -247,7 +259,21 @@ def test_an_exact_test_knows_its_type(kind: Any, value: Any, wrong: Any) -> None
 @pytest.mark.parametrize(
     "kind",
     [
-        *(Any, Tree, Even, Strict, Level, Cat | Dog, int | str | None, set[int], list, dict[Leaf, int], Row, Window),
+        *(
+            Any,
+            Tree,
+            Even,
+            Strict,
+            Level,
+            Cat | Old,
+            Leaf | int,
+            int | str | None,
+            set[int],
+            list,
+            dict[Leaf, int],
+            Row,
+            Window,
+        ),
         Covered,
         msgspec.defstruct("Keyword", [("class", int)]),
         msgspec.defstruct("Ligature", [("\ufb01x", int)]),
