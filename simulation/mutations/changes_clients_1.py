@@ -264,7 +264,7 @@ rewriting(
     "the first requests of a call are made when it begins, and not while its owner is looked for",
     LogLink,
     "call = await self._open(opening)",
-    "made = opening()\n                    call = await self._open(lambda: made)",
+    "made = opening(); call = await self._open(lambda: made)",
     seeds=0,
     test="tests/client/test_log_link.py::test_a_call_begins_with_what_was_acked_meanwhile",
     why="a simulated subscriber goes on reading, and its next ACK says the same",

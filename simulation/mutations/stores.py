@@ -188,7 +188,7 @@ rewriting(
     "faults_of_callers_shared",
     "G8",
     "a caller that fails when it gets its outcome leaves the others of its write theirs",
-    writer._resolve,
+    writer.resolve,
     "except Exception as error:",
     "except KeyError as error:",
     seeds=0,

@@ -84,6 +84,7 @@ class Held:
 
     async def write(self, request: wire.SubscribeRequest) -> None:
         await self.gate.wait()
+        await asyncio.sleep(0)
         self.got.append(request.ack.below_offset)
 
     async def read(self) -> wire.SubscribeResponse:

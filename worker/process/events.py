@@ -109,6 +109,8 @@ class EventHost(ABC):
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at: int | None = None
         """The core's deadline, by its clock. None: it has none."""
+        self._rings_at = 0.0
+        """When ``_alarm`` rings, by the loop's clock, if there is one."""
         self.closed = False
         self._deliveries: WeakKeyDictionary[Delivery, None] = WeakKeyDictionary()
         """Deliveries that are still referenced in this process: all unanswered ones, and perhaps others."""
@@ -203,12 +205,14 @@ class EventHost(ABC):
         if at is None or self.closed:
             return
         loop = asyncio.get_running_loop()
-        rings_at = loop.time() + min(max(0.0, (at - self._now()) / 1e6), MAX_SLEEP_SECONDS)
+        delay = min(max(0.0, (at - self._now()) / 1e6), MAX_SLEEP_SECONDS)
+        rings_at = loop.time() + delay
         if self._alarm is not None:
-            if self._alarm.when() <= rings_at + ALARM_SLACK_SECONDS:
+            if self._rings_at <= rings_at + ALARM_SLACK_SECONDS:
                 return
             self._alarm.cancel()
-        self._alarm = loop.call_at(rings_at, self._ring)
+        self._rings_at = rings_at
+        self._alarm = loop.call_later(delay, self._ring)
 
     def _ring(self) -> None:
         at, self._alarm = self._alarm_at, None
