@@ -147,7 +147,7 @@ rewriting(
     "if self._rings_at <= rings_at + ALARM_SLACK_SECONDS:",
     "if True:",
     seeds=0,
-    test="tests/worker/test_host.py::test_a_deadline_is_met_after_the_clock_was_set",
+    test="tests/worker/test_host_alarm.py::test_a_deadline_is_met_after_the_clock_was_set",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 

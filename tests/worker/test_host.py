@@ -532,22 +532,6 @@ async def test_an_alarm_rings_soon_after_the_wall_clock_jumps_past_it(
     await rig.host.close()
 
 
-@pytest.mark.guarantee("G8", section="4.4")
-async def test_a_deadline_is_met_after_the_clock_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An alarm that stays rings before the deadline by the loop's clock. By the wall clock this one does, too."""
-    ahead = 0
-    monkeypatch.setattr(events_module, "MAX_SLEEP_SECONDS", 3600)
-    rig = Rig(clock=lambda: wall_now() + ahead)
-    rig.core.alarm = wall_now() + 3_600_000_000
-    rig.host.start()
-    await asyncio.sleep(0.01)
-    ahead = 7_200_000_000
-    rig.core.alarm = wall_now() + ahead + 50_000
-    rig.host.post(Appended(1))
-    await until(lambda: rig.core.of(Tick), patience(1))
-    await rig.host.close()
-
-
 async def test_asynchronous_hooks_report_how_they_ended() -> None:
     async def well() -> None:
         await asyncio.sleep(0)
