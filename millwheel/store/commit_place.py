@@ -19,6 +19,8 @@ _LOOP_SHARE: Final = 0.25
 """The most of the loop's time that such syncs take. A loop without time does other work during a sync by the thread."""
 _BURST_SECONDS: Final = 0.005
 """So much of that time may be used at once."""
+_MAX_DEBT_SECONDS: Final = 2 * _BURST_SECONDS
+"""Syncs beyond the share are forgotten above this: fast ones take any share, and a slow one may take long."""
 _MAX_REMEMBERED: Final = 9
 _PROBE_EVERY: Final = 32
 """While syncs are slow, one in this many small groups is still committed in place, to measure the sync time again."""
@@ -36,15 +38,15 @@ class CommitPlace:
         self._typical = 0.0
         self._refused = 0
         self._spent = 0.0
-        """Seconds of syncs in place, less the loop's share of the time since."""
+        """Seconds of syncs in place, less the loop's share of the time since. At most ``_MAX_DEBT_SECONDS``."""
         self._looked = 0.0
 
     def allows(self, now: float) -> bool:
         """Whether a group that begins at ``now``, in seconds of any steady clock, may be committed in place."""
-        if self._typical < _FAST_SYNC_SECONDS:
-            return True
         self._spent = max(0.0, self._spent - (now - self._looked) * _LOOP_SHARE)
         self._looked = now
+        if self._typical < _FAST_SYNC_SECONDS:
+            return True
         if self._typical < _SHORT_SYNC_SECONDS and self._spent < _BURST_SECONDS:
             return True
         self._refused += 1
@@ -57,4 +59,4 @@ class CommitPlace:
         """Record the duration of a sync in place."""
         self._last.append(seconds)
         self._typical = sorted(self._last)[_MAX_REMEMBERED // 2]
-        self._spent += seconds
+        self._spent = min(self._spent + seconds, _MAX_DEBT_SECONDS)

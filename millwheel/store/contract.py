@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Protocol
 
 import msgspec
 
@@ -236,9 +236,8 @@ class StateStore(Protocol):
         """Release all resources. Outstanding calls fail with StoreUnavailableError."""
 
 
-@runtime_checkable
 class AppendQueue(Protocol):
-    """What a store may have besides: appends that need no coroutine. A store over a network has none."""
+    """Appends that need no coroutine, which some stores have in addition. A store over a network has none."""
 
     def append_soon(self, journal: str, append: Append, done: Callable[[BaseException | None], None], /) -> None:
         """Do what :meth:`StateStore.append` does, soon, in the order of all calls.

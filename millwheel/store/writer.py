@@ -52,7 +52,7 @@ class Notice:
     __slots__ = ("_loop", "_notify")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, notify: Callable[[BaseException | None], None]) -> None:
-        """``notify`` gets the error of the call, or None. It runs on ``loop``, and must not raise."""
+        """``notify`` gets the error of the call, or None. It runs on ``loop``, whose handler gets what it raises."""
         self._loop = loop
         self._notify = notify
 
@@ -61,7 +61,7 @@ class Notice:
         return self._loop
 
     def done(self) -> bool:
-        """Whether it needs no answer any more."""
+        """Always False: a notice is not cancelled. A caller that needs no answer any more ignores it."""
         return False
 
     def set_result(self, _: object) -> None:
@@ -172,7 +172,7 @@ class StoreThread:
                 self._place.took(seconds)
         finally:
             self._writing.release()
-        _resolve(group)
+        resolve(group)
 
     async def call_sliced(self, work: SlicedWork) -> None:
         """Write ``work`` slice by slice, durably. Only one piece of work runs at a time."""
@@ -204,7 +204,7 @@ class StoreThread:
         if not fail:
             raise closed
         call.error = closed
-        _resolve([call])
+        resolve([call])
 
     # The methods from here on run on the store thread.
 
@@ -322,18 +322,27 @@ def _answer(calls: list[WriteCall], error: Exception | None) -> None:
             loops.setdefault(call.future.get_loop(), []).append(call)
     for loop, waiting in loops.items():
         with suppress(RuntimeError):  # the loop has ended, so none of its tasks waits for a result
-            loop.call_soon_threadsafe(_resolve, waiting)
+            loop.call_soon_threadsafe(resolve, waiting)
 
 
-def _resolve(calls: list[WriteCall]) -> None:
+def resolve(calls: list[WriteCall]) -> None:
+    """Give each call its outcome.
+
+    Invariant (G8): every call of a group gets its outcome. Who could break it: a caller of the same group whose notice
+    raises. Then only that caller has a failure.
+    """
     for call in calls:
         future = call.future
         if future is None or future.done():
             continue
-        if call.error is None:
-            future.set_result(call.answer)
-        else:
-            future.set_exception(_own_copy(call.error) if len(calls) > 1 else call.error)
+        try:
+            if call.error is None:
+                future.set_result(call.answer)
+            else:
+                future.set_exception(_own_copy(call.error) if len(calls) > 1 else call.error)
+        except Exception as error:
+            context = {"message": "a caller of the store failed when it got its outcome", "exception": error}
+            future.get_loop().call_exception_handler(context)
 
 
 def _own_copy(error: BaseException) -> BaseException:

@@ -9,6 +9,7 @@ from millwheel.client.injector.rerouting import Rerouting
 from millwheel.client.injector.resending import ResendingQueues
 from millwheel.client.subscription import Subscription
 from millwheel.client.subscription.acks import AckSender
+from millwheel.client.subscription.log_link import LogLink
 from millwheel.client.subscription.reading import LogCall
 from millwheel.client.watermark_streams import ReportStream
 from millwheel.model.outbound import OutboundBatch, OutboundSending
@@ -226,11 +227,59 @@ rewriting(
     "G8",
     "an ACK that waits to go with later ones is sent soon, also if none follows",
     AckSender,
-    "elif self._timer is None:",
-    "elif False:",
+    "if self._timer is None and not self._closed:",
+    "if False:",
     seeds=0,
     test="tests/client/test_subscription_acks.py::test_the_first_ack_goes_at_once_and_the_last_one_soon",
     why="a simulated subscriber goes on reading, and its next ACK says the same",
+)
+
+rewriting(
+    "acks-given-up-with-their-callers",
+    "G8",
+    "an ACK whose caller gives up is sent soon",
+    AckSender,
+    "self._send_later()  # the caller",
+    "pass  # the caller",
+    seeds=0,
+    test="tests/client/test_subscription_acks.py::test_an_ack_whose_caller_gives_up_is_sent_soon",
+    why="a simulated subscriber does not give up",
+)
+
+rewriting(
+    "acks-without-calls-sent",
+    "G8",
+    "an ACK that no call has taken counts as not sent",
+    AckSender,
+    "if await self._send(newest):",
+    "if [await self._send(newest)]:",
+    seeds=0,
+    test="tests/client/test_subscription_acks.py::test_an_ack_that_no_call_takes_is_sent_later",
+    why="a simulated subscriber goes on reading, and its next ACK says the same",
+)
+
+rewriting(
+    "calls-begin-with-older-acks",
+    "G8",
+    "the first requests of a call are made when it begins, and not while its owner is looked for",
+    LogLink,
+    "call = await self._open(opening)",
+    "made = opening(); call = await self._open(lambda: made)",
+    seeds=0,
+    test="tests/client/test_log_link.py::test_a_call_begins_with_what_was_acked_meanwhile",
+    why="a simulated subscriber goes on reading, and its next ACK says the same",
+)
+
+rewriting(
+    "acks-before-the-start",
+    "G8",
+    "a call takes no request before its first ones",
+    LogCall.begin,
+    "async with self._writing:",
+    "if True:",
+    seeds=0,
+    test="tests/client/test_log_link.py::test_a_request_goes_after_the_first_ones",
+    why="writes take no time in the simulator",
 )
 
 rewriting(

@@ -6,6 +6,7 @@ from typing import Final
 
 from millwheel.coordination.etcd import leases
 from millwheel.model import envelope
+from millwheel.store import writer
 from millwheel.store.cassandra import append_connections, journals, states
 from millwheel.store.cassandra.frames import ConnectionState
 from millwheel.store.cassandra.journals import Journals
@@ -167,6 +168,32 @@ rewriting(
     seeds=0,
     test="tests/store/test_commit_place.py::test_short_syncs_take_a_quarter_of_a_busy_loops_time",
     why="syncs take no time in the simulator",
+)
+
+
+rewriting(
+    "debts_of_fast_syncs",
+    "G8",
+    "the time of fast syncs on the event loop leaves no debt that keeps short ones off it for long",
+    CommitPlace.took,
+    "min(self._spent + seconds, _MAX_DEBT_SECONDS)",
+    "self._spent + seconds",
+    seeds=0,
+    test="tests/store/test_commit_place.py::test_fast_syncs_leave_no_debt",
+    why="syncs take no time in the simulator",
+)
+
+
+rewriting(
+    "faults_of_callers_shared",
+    "G8",
+    "a caller that fails when it gets its outcome leaves the others of its write theirs",
+    writer.resolve,
+    "except Exception as error:",
+    "except KeyError as error:",
+    seeds=0,
+    test="tests/store/test_writer.py::test_a_caller_that_fails_takes_no_other_along",
+    why="the simulator's stores do not group writes",
 )
 
 

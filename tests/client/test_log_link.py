@@ -1,13 +1,15 @@
-"""A subscriber learns why the log's owner ended its call, even if it still had requests to send."""
+"""How a subscriber's call begins, and how it learns why the log's owner ended it."""
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Any
 
 import pytest
 
 from millwheel.client.subscription.log_link import LogLink
+from millwheel.client.subscription.reading import LogCall
 from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.errors import abort
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -71,3 +73,76 @@ async def test_a_call_that_ends_while_it_begins_reports_why(monkeypatch: pytest.
             await link.reopen(lambda: [wire.SubscribeRequest()] * 3, None)
         assert caught.value.code is FailureCode.FAILED_PRECONDITION
         await link.close()
+
+
+class Held:
+    """A call that takes nothing before ``gate`` is set."""
+
+    def __init__(self) -> None:
+        self.got: list[int] = []
+        self.gate = asyncio.Event()
+
+    async def write(self, request: wire.SubscribeRequest) -> None:
+        await self.gate.wait()
+        await asyncio.sleep(0)
+        self.got.append(request.ack.below_offset)
+
+    async def read(self) -> wire.SubscribeResponse:
+        return wire.SubscribeResponse()
+
+    def cancel(self) -> None:
+        pass
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Held:
+    """The call that the next call to a log is."""
+    call = Held()
+
+    class Stub:
+        def __init__(self, channel: Any) -> None:
+            pass
+
+        def Subscribe(self) -> Held:
+            return call
+
+    monkeypatch.setattr("millwheel.client.subscription.reading.SubscriptionServiceStub", Stub)
+    return call
+
+
+def ack(below: int) -> wire.SubscribeRequest:
+    return wire.SubscribeRequest(ack=wire.SubscribeAck(below_offset=below))
+
+
+@pytest.mark.guarantee("G8", section="4.3")
+async def test_a_call_begins_with_what_was_acked_meanwhile(held: Held) -> None:
+    """Another task of the program ACKs while the log's owner is looked for."""
+    acked = [5]
+
+    class Slow(Control):
+        async def ensure_stream_log(self, stream: str) -> control.EnsureStreamLogResponse:
+            acked.append(9)
+            return await super().ensure_stream_log(stream)
+
+    held.gate.set()
+    link = LogLink(Slow("127.0.0.1:1"), "s", patience=30.0)  # type: ignore[arg-type]
+    await link.reopen(lambda: [ack(acked[-1])], None)
+    await link.close()
+    assert held.got == [9]
+
+
+@pytest.mark.guarantee("G8", section="4.3")
+async def test_a_request_goes_after_the_first_ones(held: Held) -> None:
+    async def moved(address: str) -> bool:
+        return False
+
+    call = LogCall("s", "127.0.0.1:1", moved)
+    beginning = asyncio.ensure_future(call.begin([ack(1), ack(2)]))
+    await asyncio.sleep(0)
+    writing = asyncio.ensure_future(call.write(ack(3)))
+    await asyncio.sleep(0)
+    held.gate.set()
+    await beginning
+    assert await writing
+    await call.close()
+    assert held.got == [1, 2, 3]

@@ -18,13 +18,17 @@ class Log:
         self.gate = asyncio.Event()
         self.gate.set()
         self.writing = 0
+        self.calls = True
 
-    async def send(self, below: int) -> None:
+    async def send(self, below: int) -> bool:
+        if not self.calls:
+            return False
         assert not self.writing, "gRPC takes one message after the other"
         self.writing += 1
         await self.gate.wait()
         self.writing -= 1
         self.got.append(below)
+        return True
 
 
 @pytest.mark.guarantee("G8", section="4.3")
@@ -64,6 +68,36 @@ async def test_an_ack_follows_one_that_is_being_written() -> None:
     log.gate.set()
     await asyncio.gather(*sending)
     assert log.got == [1, 3]
+    await acks.close()
+
+
+@pytest.mark.guarantee("G8", section="4.3")
+async def test_an_ack_whose_caller_gives_up_is_sent_soon() -> None:
+    log = Log()
+    acks = AckSender(log.send, 4)
+    await acks.ack(1)
+    log.gate.clear()
+    writing = asyncio.ensure_future(acks.ack(3))
+    await until(lambda: log.writing)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await acks.ack(5)
+    log.gate.set()
+    await writing
+    await until(lambda: log.got == [1, 3, 5])
+    await acks.close()
+
+
+@pytest.mark.guarantee("G8", section="4.3")
+async def test_an_ack_that_no_call_takes_is_sent_later() -> None:
+    log = Log()
+    acks = AckSender(log.send, 4)
+    log.calls = False
+    await acks.ack(5)
+    await acks.flush()
+    log.calls = True
+    await acks.flush()
+    assert log.got == [5]
     await acks.close()
 
 

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from millwheel.coordination.contract import Put
 from millwheel.server.measured_backends import measured_coordinator, measured_store
-from millwheel.store.contract import JournalHead, JournalMissingError, StoreUnavailableError
+from millwheel.store.contract import Append, JournalHead, JournalMissingError, StoreUnavailableError
 from millwheel.store.memory import MemoryStore
+from millwheel.store.repetition import RetriedCalls
+from millwheel.worker.messages import AppendEntry
+from millwheel.worker.process.appends import JournalAppends
 from tests.coordination.memory import MemoryCoordinator
+from tests.faulty_store import QueueingStore
+from tests.patience import patience
 
 
 class Away(MemoryStore):
@@ -66,3 +73,30 @@ async def test_watches_pass_unmeasured() -> None:
         break
     assert count(registry, "coordinator", "transact", "ok") == 1
     assert count(registry, "coordinator", "watch", "ok") is None
+
+
+async def test_a_measured_store_appends_without_a_task() -> None:
+    """From Python 3.12 on ``isinstance`` of a protocol does not see what a measured store passes on."""
+    ended = asyncio.Event()
+
+    class Host:
+        closed = False
+
+        def post(self, event: object) -> None:
+            ended.set()
+
+        def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+            work.close()
+            raise AssertionError("a task was begun")
+
+        def failed(self, error: BaseException) -> None:
+            raise error
+
+    store = measured_store(QueueingStore(), CollectorRegistry())
+    await store.create_journal("j")
+    await store.fence("j", 1)
+    appends = JournalAppends(Host(), store, RetriedCalls("journal j", (StoreUnavailableError,)))
+    appends.begin(AppendEntry("j", Append(1, 1, 0, (), b"entry")))
+    async with asyncio.timeout(patience(5)):
+        await ended.wait()
+    assert (await store.read_head("j")).commit == 1

@@ -51,6 +51,21 @@ def test_a_single_slow_sync_changes_nothing() -> None:
         place.took(0.05 if number % 10 == 0 else 0.000_1)
 
 
+def test_fast_syncs_leave_no_debt() -> None:
+    """Ten minutes of fast syncs took more than the loop's share, and then kept short ones off the loop for longer."""
+    place, now = CommitPlace(), 100.0
+    allowed = 0
+    for sync, work, groups in ((0.000_5, 0.05, 100), (0.000_25, 0.000_3, 100_000), (0.000_5, 0.05, 100)):
+        allowed = 0
+        for _ in range(groups):
+            now += work
+            if place.allows(now):
+                allowed += 1
+                now += sync
+                place.took(sync)
+    assert allowed == 100
+
+
 def test_a_disk_that_gets_fast_again_is_noticed() -> None:
     place = CommitPlace()
     for _ in range(9):

@@ -13,7 +13,7 @@ import pytest
 from millwheel.store.contract import StoreUnavailableError
 from millwheel.store.directory import DatabaseDirectory
 from millwheel.store.rocks import Rocks, RowBatch
-from millwheel.store.writer import StoreThread
+from millwheel.store.writer import Notice, StoreThread
 from tests.patience import patience
 
 LARGE = 1 << 20
@@ -43,9 +43,9 @@ class Opened:
         self.written: list[tuple[str, bool]] = []
 
     def call(self, name: str, size: int = 0) -> asyncio.Future[str]:
-        return asyncio.ensure_future(self.thread.call(self._stage(name), size=size))
+        return asyncio.ensure_future(self.thread.call(self.stage(name), size=size))
 
-    def _stage(self, name: str) -> Callable[[RowBatch], str]:
+    def stage(self, name: str) -> Callable[[RowBatch], str]:
         def stage(batch: RowBatch) -> str:
             batch.put(name.encode(), b"")
             self.written.append((name, threading.current_thread() is threading.main_thread()))
@@ -113,3 +113,22 @@ async def test_calls_that_wait_are_answered_when_the_store_closes(opened: Opened
     async with asyncio.timeout(patience(2)):
         with suppress(StoreUnavailableError):  # or it was committed before the store was closed
             await small
+
+
+@pytest.mark.guarantee("G8", section="6.1.2")
+@pytest.mark.parametrize("size", [0, LARGE])
+async def test_a_caller_that_fails_takes_no_other_along(opened: Opened, size: int) -> None:
+    opened.rocks.resume.set()
+    loop, failures = asyncio.get_running_loop(), list[object]()
+    loop.set_exception_handler(lambda _, context: failures.append(context["exception"]))
+    ended: asyncio.Queue[BaseException | None] = asyncio.Queue()
+    fault = RuntimeError("a fault of the caller")
+
+    def fail(_: BaseException | None) -> None:
+        raise fault
+
+    for notify in (fail, ended.put_nowait):
+        opened.thread.begin(Notice(loop, notify), opened.stage("one"), size=size)
+    async with asyncio.timeout(patience(5)):
+        assert await ended.get() is None
+    assert failures == [fault]

@@ -86,12 +86,14 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
     def _rests_after_append(self) -> bool:
         """Whether nothing has waited for the append, so that the passes have nothing to do. Its effects are decided.
 
-        The usual case of light load: no record came while the append was in flight.
+        The usual case of light load: no record came while the append was in flight, nor a duplicate, which is to be
+        counted then.
         """
         self._state.clocks.advance(self._state.intake.pending.min())
         batch, commits = self._scheduler.runner.batch, self._commits
-        waits = bool(batch) or batch.hold is not None or bool(commits.acks) or self._checkpoints.pressing
-        return not waits and self.rests()
+        if batch or batch.hold is not None or self._state.ids.duplicates:
+            return False
+        return not commits.acks and not self._checkpoints.pressing and self.rests()
 
     def rests(self) -> bool:
         """Whether an event that only raises the watermark, or makes room in the outbox, can skip the passes.

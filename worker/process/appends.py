@@ -6,15 +6,18 @@ whose appends wait in the same turn of the event loop share one write and one sy
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Protocol
 
-from millwheel.store.contract import AppendQueue, SequencerRefusedError, StateStore, StoreUnavailableError
+from millwheel.store.contract import Append, SequencerRefusedError, StateStore, StoreUnavailableError
 from millwheel.store.repetition import RetriedCalls
 from millwheel.worker.messages import Appended, AppendEntry, Deposed
 
 __all__ = ["JournalAppends"]
+
+_AppendSoon = Callable[[str, Append, Callable[[BaseException | None], None]], None]
+"""``AppendQueue.append_soon``."""
 
 
 class _AppendingHost(Protocol):
@@ -43,14 +46,15 @@ class JournalAppends:
         self._host = host
         self._store = store
         self._retried = retried
-        self._queue: AppendQueue | None = store if isinstance(store, AppendQueue) else None
+        # A store that is measured has its members by ``__getattr__``, and ``isinstance`` does not find those.
+        self._append_soon: _AppendSoon | None = getattr(store, "append_soon", None)
 
     def begin(self, effect: AppendEntry) -> None:
         """Begin an append."""
-        if self._queue is None:
+        if self._append_soon is None:
             self._host.spawn(append(self._host, self._retried, self._store, effect))
         else:
-            self._queue.append_soon(effect.journal, effect.append, partial(self._ended, effect))
+            self._append_soon(effect.journal, effect.append, partial(self._ended, effect))
 
     def _ended(self, effect: AppendEntry, error: BaseException | None) -> None:
         """The first attempt is over."""

@@ -1,7 +1,7 @@
 """The calls that a core asks for and then waits for: to the store, the authority, the coordinator and coroutine hooks.
 
 Each posts an event with its result. A call with an unknown outcome is repeated until the outcome is known. The append,
-which every record needs, is in ``events.py``.
+which every record needs, is in ``appends.py``.
 """
 
 from __future__ import annotations

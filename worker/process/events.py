@@ -55,6 +55,9 @@ MAX_SLEEP_SECONDS: Final = 30.0
 """Maximum seconds until the wall clock is read again, however far away an alarm is. The clock may have been set
 forward. And the event loop's timers do not count the time during which the machine was suspended."""
 
+ALARM_SLACK_SECONDS: Final = 0.001
+"""An alarm that rings so late stays. Two readings of both clocks never agree, and a loop's timers are no more exact."""
+
 _ACKED: Final = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 _NOT_OWNER: Final = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
 
@@ -106,8 +109,8 @@ class EventHost(ABC):
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at: int | None = None
         """The core's deadline, by its clock. None: it has none."""
-        self._rings_at = 0
-        """When ``_alarm`` rings, by the same clock, if there is one."""
+        self._rings_at = 0.0
+        """When ``_alarm`` rings, by the loop's clock, if there is one."""
         self.closed = False
         self._deliveries: WeakKeyDictionary[Delivery, None] = WeakKeyDictionary()
         """Deliveries that are still referenced in this process: all unanswered ones, and perhaps others."""
@@ -194,16 +197,22 @@ class EventHost(ABC):
         """Let ``_ring`` run by the core's deadline. An alarm that rings before it stays, and is set again then.
 
         Deadlines mostly move away with each event. A timer for each of them would cost more than the early alarm.
+
+        Invariant (G8): the alarm rings by the deadline, or after ``MAX_SLEEP_SECONDS``. Who could break it: code that
+        compares the deadline with a time of the alarm by the core's clock, which may have been set since.
         """
         at = self._alarm_at = self.core.next_deadline()
-        if at is None or self.closed or (self._alarm is not None and self._rings_at <= at):
+        if at is None or self.closed:
             return
+        loop = asyncio.get_running_loop()
+        delay = min(max(0.0, (at - self._now()) / 1e6), MAX_SLEEP_SECONDS)
+        rings_at = loop.time() + delay
         if self._alarm is not None:
+            if self._rings_at <= rings_at + ALARM_SLACK_SECONDS:
+                return
             self._alarm.cancel()
-        now = self._now()
-        delay = min(max(0.0, (at - now) / 1e6), MAX_SLEEP_SECONDS)
-        self._rings_at = now + int(delay * 1e6)
-        self._alarm = asyncio.get_running_loop().call_later(delay, self._ring)
+        self._rings_at = rings_at
+        self._alarm = loop.call_later(delay, self._ring)
 
     def _ring(self) -> None:
         at, self._alarm = self._alarm_at, None

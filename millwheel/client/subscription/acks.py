@@ -16,7 +16,10 @@ ACK_SECONDS: Final = 0.02
 A message costs both sides as much as the work on some records, and the log takes an ACK along with its next records."""
 
 _DEFAULT_RECORDS: Final = 1_000
-"""After so many records an ACK does not wait. It is a tenth of a log's default for the window."""
+"""After so many records an ACK does not wait, if the subscriber names no window.
+
+It is a tenth of the default of a log (``LogSettings.window``). A log whose own default is smaller than this waits
+``ACK_SECONDS`` for each ACK."""
 
 _WINDOW_PARTS: Final = 4
 """An ACK waits for no more than this part of the window, so the log has records to send meanwhile."""
@@ -28,14 +31,15 @@ _CLOSE_SECONDS: Final = 0.1
 class AckSender:
     """Sends the newest ACK: the first one at once, and the next ones with pauses.
 
-    Invariant (G8): an ACK that is not sent has a timer, or a message that is being written, after which it is sent. So
-    a log that waits for an ACK gets it soon.
+    Invariant (G8): an ACK that is not sent has a timer, or a message that is being written, after which it is sent. Or
+    there is no call, and the next one begins with it. So a log that waits for an ACK gets it soon. Who could break it:
+    a caller that gives up while its message waits for another, and a message that no call has taken.
     """
 
-    def __init__(self, send: Callable[[int], Awaitable[None]], window: int) -> None:
+    def __init__(self, send: Callable[[int], Awaitable[bool]], window: int) -> None:
         """
         Args:
-            send: Sends an ACK of all records below an offset.
+            send: Sends an ACK of all records below an offset. Returns False if no call has taken it.
             window: How many records the log sends beyond the last ACK. 0: the log's default.
         """
         self._send = send
@@ -45,7 +49,8 @@ class AckSender:
         self._sent = 0
         self._sent_at = -inf
         self._writing = asyncio.Lock()
-        """gRPC takes one message after the other."""
+        """One message is sent after the other, so each has the newest ACK."""
+        self._closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -57,22 +62,28 @@ class AckSender:
         loop = asyncio.get_running_loop()
         if below - self._sent > self._most or loop.time() >= self._sent_at + ACK_SECONDS:
             await self.flush()
-        elif self._timer is None:
-            self._timer = loop.call_at(self._sent_at + ACK_SECONDS, self._ring)
+        else:
+            self._send_later()
 
     def sent(self, below: int) -> None:
         """A new call has begun with this ACK."""
         self._sent = max(self._sent, below)
 
     async def flush(self) -> None:
-        """Send the newest ACK now."""
-        async with self._writing:
-            if self.newest > self._sent:
-                self._sent, self._sent_at = self.newest, asyncio.get_running_loop().time()
-                await self._send(self.newest)
+        """Send the newest ACK now, if there is a call. The next call begins with it otherwise."""
+        try:
+            async with self._writing:
+                if (newest := self.newest) > self._sent:
+                    self._sent_at = asyncio.get_running_loop().time()
+                    if await self._send(newest):
+                        self.sent(newest)
+        except asyncio.CancelledError:
+            self._send_later()  # the caller gives up, and its ACK is still due
+            raise
 
     async def close(self) -> None:
-        """Send the newest ACK if that takes no time. Then nothing more is sent."""
+        """Send the newest ACK if there is a call and that takes no time. Then nothing more is sent."""
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
         with suppress(TimeoutError):
@@ -81,6 +92,11 @@ class AckSender:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+
+    def _send_later(self) -> None:
+        if self._timer is None and not self._closed:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(self._sent_at + ACK_SECONDS, self._ring)
 
     def _ring(self) -> None:
         self._timer = None

@@ -58,7 +58,8 @@ class LogLink:
         While the reader waits for the log, and not for records, the program's log has notices about it.
 
         Args:
-            opening: Returns the first requests of a new call.
+            opening: Returns the first requests of a new call. Between this and the call nothing else runs: what
+                happens until then is in the requests, and what happens later can be written to the call.
             failure: Why the former call ended. None: there was none.
         """
         self._failure = failure
@@ -75,7 +76,7 @@ class LogLink:
                         raise self._failure
                     await asyncio.sleep(min(remaining, self._backoff.delay(failures, random.random())))
                 try:
-                    call = await self._open(opening())
+                    call = await self._open(opening)
                     return await call.read()
                 except RequestError as error:
                     self._failure = error
@@ -89,7 +90,7 @@ class LogLink:
             f"for {awaited}"
         )
 
-    async def _open(self, requests: list[wire.SubscribeRequest]) -> LogCall:
+    async def _open(self, opening: Callable[[], list[wire.SubscribeRequest]]) -> LogCall:
         place = await self._control.ensure_stream_log(self._stream)
         # A short name may stand for several streams later. From now on it is this one.
         self._stream = place.stream.name
@@ -104,10 +105,11 @@ class LogLink:
                 reason="STREAM_LOG_REPLACED",
             )
         self.incarnation, self.spec = place.incarnation, place.stream
+        await self._close_call()
+        requests = opening()
         for request in requests:
             if request.HasField("start"):
                 request.start.stream, request.start.incarnation = self._stream, place.incarnation
-        await self._close_call()
         self.call = call = LogCall(self._stream, address, self._moved)
         await call.begin(requests)
         return call

@@ -46,6 +46,8 @@ class LogCall:
         self._call: grpc.aio.StreamStreamCall[wire.SubscribeRequest, wire.SubscribeResponse] = SubscriptionServiceStub(
             self._channel
         ).Subscribe()  # type: ignore[call-arg]  # the stubs know no call that is written to
+        self._writing = asyncio.Lock()
+        """gRPC takes one message after the other, and the log takes the start first."""
         self._watching = asyncio.create_task(self._watch())
 
     async def close(self) -> None:
@@ -79,22 +81,33 @@ class LogCall:
             self._waits_since = None
         raise RequestError(FailureCode.UNAVAILABLE, f"the log of stream {self._stream!r} ended the call ({code})")
 
-    async def write(self, request: wire.SubscribeRequest) -> None:
-        """Send a request. If the call is broken, nothing is sent: the next call's first requests say the same."""
-        if self.ended:
-            return
-        before = _current_task().cancelling()
-        try:
-            await self._call.write(request)
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            return
-        except asyncio.CancelledError:
-            self.ended = True
-            if not self._has_moved or _current_task().cancelling() > before:
-                raise
+    async def write(self, request: wire.SubscribeRequest) -> bool:
+        """Send a request, after those before it.
+
+        Returns:
+            Whether the call took it. False: the call is broken, and the next call's first requests say the same.
+        """
+        async with self._writing:
+            if self.ended:
+                return False
+            before = _current_task().cancelling()
+            try:
+                await self._call.write(request)
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                return False
+            except asyncio.CancelledError:
+                self.ended = True
+                if not self._has_moved or _current_task().cancelling() > before:
+                    raise
+                return False
+            return True
 
     async def begin(self, requests: Iterable[wire.SubscribeRequest]) -> None:
-        """Send the first requests."""
+        """Send the first requests. A request that is written meanwhile goes after them."""
+        async with self._writing:
+            await self._begin(requests)
+
+    async def _begin(self, requests: Iterable[wire.SubscribeRequest]) -> None:
         try:
             # A call that has ended cannot be written to. Its reader gets the reason.
             with suppress(asyncio.InvalidStateError):

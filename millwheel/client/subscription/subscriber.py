@@ -115,7 +115,10 @@ class Subscription(LogReader):
         await self.close()
 
     async def close(self) -> None:
-        """End the subscription. ACKs that were not flushed may be lost: their records are then delivered again."""
+        """End the subscription. ACKs that were not flushed may be lost: their records are then delivered again.
+
+        They are lost if the iteration was cancelled: gRPC ends the call together with the task that reads it.
+        """
         if self._measures is not None:
             SUBSCRIPTIONS.leave(self._measures)
         try:
@@ -145,7 +148,7 @@ class Subscription(LogReader):
         requests = [wire.SubscribeRequest(start=start)]
         if self._acks.newest > self._durable:
             requests.append(_ack(self._acks.newest))
-            self._acks.sent(self._acks.newest)
+        self._acks.sent(self._acks.newest)
         return requests
 
     def _take_with_traces(self, response: wire.SubscribeResponse) -> None:
@@ -199,9 +202,9 @@ class Subscription(LogReader):
         """
         await self._acks.ack(below_offset)
 
-    async def _send_ack(self, below: int) -> None:
-        if self._link.call is not None:
-            await self._link.call.write(_ack(below))
+    async def _send_ack(self, below: int) -> bool:
+        call = self._link.call
+        return call is not None and await call.write(_ack(below))
 
     @property
     def acked(self) -> int:

@@ -10,7 +10,7 @@ import pytest
 import millwheel as mw
 from millwheel.model.core_protocol import InvariantError
 from millwheel.model.time import Timestamp, hours, seconds
-from millwheel.worker.interval import IntervalSettings
+from millwheel.worker.interval import IntervalCore, IntervalSettings
 from millwheel.worker.interval.pump import IntervalPump
 from millwheel.worker.messages import (
     Acknowledged,
@@ -160,6 +160,21 @@ def test_a_batch_behind_an_append_is_committed_after_it() -> None:
     driver.deliver(("other", "count", 20))
     driver.commit()
     assert driver.take(AppendEntry), "its end is the only event that the second batch waits for"
+
+
+@pytest.mark.guarantee("G1", section="6.1.3")
+def test_duplicates_behind_an_append_are_counted_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(IntervalCore, "check_invariants", lambda self: None)  # it runs the passes, and they count
+    driver = IntervalDriver(Program())
+    driver.deliver(("key", "count", 10))
+    driver.commit_all()
+    driver.deliver(("other", "count", 20))
+    driver.position = 0
+    driver.deliver(("key", "count", 10))
+    counts = driver.state.journal.counts
+    assert counts.duplicates == 0, "the commit in flight was sealed before"
+    driver.commit()
+    assert (counts.records, counts.duplicates) == (2, 1)
 
 
 @pytest.mark.guarantee("G8", section="6.1.2")
