@@ -123,3 +123,15 @@ rewriting(
     test="tests/worker/interval/test_packed_states.py::test_returning_records_are_grouped_and_keep_their_order",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
+
+rewriting(
+    "groups-unsorted",
+    "G1",
+    "records that return to the queue together are in the order of their delivery",
+    IntervalIntake.requeue,
+    "indexes.sort()",
+    "pass",
+    seeds=0,
+    test="tests/worker/interval/test_packed_states.py::test_returning_records_are_added_with_their_own_values",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)

@@ -9,11 +9,14 @@ import msgspec
 import pytest
 
 import millwheel as mw
+from millwheel import agg, windows
 from millwheel.store.contract import StateRow
+from millwheel.windows.result import Row
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval.cache.cells import CellCache
 from millwheel.worker.interval.intake import IntervalIntake
 from millwheel.worker.messages import FlushStates, ReadStates, StatesFlushed, StatesRead, Tick
+from tests.worker.interval.column_windows import Results
 from tests.worker.interval.driver import IntervalDriver
 
 _KEYS = 60
@@ -117,7 +120,28 @@ def test_returning_records_are_grouped_and_keep_their_order() -> None:
     (first, _), (second, _) = waiting[b"k00"][0], waiting[b"k02"][0]
     together = IntervalIntake()
     together.requeue([item for items in waiting.values() for item in items])
-    assert [(one.receipt, one.indexes) for one in together.queue] == [(first, [0, 2, 1]), (second, [0, 1])]
+    assert [(one.receipt, one.indexes) for one in together.queue] == [(first, [0, 1, 2]), (second, [0, 1])]
     crossed = IntervalIntake()
     crossed.requeue([*waiting[b"k02"], *waiting[b"k01"]])
     assert [(one.receipt, one.indexes) for one in crossed.queue] == [(second, [1]), (first, [1]), (second, [0])]
+
+
+def _number(value: tuple[str, str]) -> int:
+    return int(value[1])
+
+
+@pytest.mark.guarantee("G1", section="4.2")
+@pytest.mark.parametrize("columns_from", [0, 3, 9])
+def test_returning_records_are_added_with_their_own_values(columns_from: int) -> None:
+    """Three records wait behind hooks of their two keys, and return at once: all records of a delivery."""
+    mean = agg.mean(_number).bind(tuple[str, str])
+    means = windows.Aggregate(windows.tumbling(mw.Duration(10)), mean, output="out", row=Row(str, Results()))
+    driver = IntervalDriver(means, settings=IntervalSettings(columns_from=columns_from), outputs={})
+    driver.deliver(("z", "0", 1))
+    driver.deliver(("a", "1", 1), ("b", "1", 1))
+    driver.deliver(("a", "1", 11), ("b", "100", 11), ("a", "10", 11))
+    driver.commit_all()
+    driver.watermark(20)
+    driver.commit_all()
+    sent = sorted(text for text, _ in driver.sent())
+    assert sent == ["a 0-10 1.0", "a 10-20 5.5", "b 0-10 1.0", "b 10-20 100.0", "z 0-10 0.0"]
