@@ -73,7 +73,7 @@ class PaneGate:
         return (
             len(receipt.delivery.keys) >= settings.columns_from
             and panes.bytes < settings.columns_bytes
-            and panes.bytes + cells.bytes_held < cells.limit_bytes
+            and panes.bytes + cells.bytes_held < settings.cache_bytes
             and not self._timers.spilled.parts
         )
 
