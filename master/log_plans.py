@@ -164,4 +164,5 @@ class LogPlanner:
             stream=self._known.stream(stream),
             created_at_us=log.created_at_us,
             created=is_new,
+            former_ends=log.former_ends,
         )

@@ -103,10 +103,11 @@ class RowReader:
     def read(self, batch: pa.RecordBatch) -> Rows:
         """Convert the rows of a batch that is not empty. RowError names a row that cannot become a record."""
         options = self._options
-        columns = [_in_stored_form(column) for column in batch.columns]
+        given = batch.columns  # the batch makes them at each access
+        columns = list(map(_in_stored_form, given))
         rows = Rows(options, pa.RecordBatch.from_arrays(columns, names=batch.schema.names), self._row)
         self._row += len(rows)
-        self._refuse_odd_dates(rows, batch, columns)
+        self._refuse_odd_dates(rows, batch.schema.names, given, columns)
         ids = rows.batch.column(options.id_column)
         if ids.null_count or (not pa.types.is_integer(ids.type) and not pc.min(pc.binary_length(ids)).as_py()):
             self._refuse(rows, options.id_column, "the id is", _no_id)
@@ -134,9 +135,9 @@ class RowReader:
         at = next(index for index, value in enumerate(column) if bad(value))
         raise self.error(rows, at, f"column {name!r}: {what} {'null' if column[at] is None else repr(column[at])}")
 
-    def _refuse_odd_dates(self, rows: Rows, batch: pa.RecordBatch, stored: list[pa.Array]) -> None:
+    def _refuse_odd_dates(self, rows: Rows, names: list[str], given: list[pa.Array], stored: list[pa.Array]) -> None:
         """RowError for a date whose text no field of the type ``date`` takes. It would fail in the cluster only."""
-        for name, column, same in zip(batch.schema.names, batch.columns, stored, strict=True):
+        for name, column, same in zip(names, given, stored, strict=True):
             if column is not same and _has_odd_dates(column):
                 at = next(index for index in range(len(column)) if _has_odd_dates(column.slice(index, 1)))
                 raise self.error(rows, at, f"column {name!r}: {_ODD_DATE}")
@@ -184,8 +185,9 @@ def _has_odd_dates(column: pa.Array) -> bool:
     if pa.types.is_struct(kind):
         return any(map(_has_odd_dates, column.flatten()))
     if pa.types.is_map(kind):
-        first, end = (column.offsets[place].as_py() for place in (0, -1))
-        return any(_has_odd_dates(part.slice(first, end - first)) for part in (column.keys, column.items))
+        maps = column.drop_null()  # a null one may have a range of entries
+        first, end = (maps.offsets[place].as_py() for place in (0, -1))
+        return any(_has_odd_dates(part.slice(first, end - first)) for part in (maps.keys, maps.items))
     return pa.types.is_list(kind) and _has_odd_dates(column.flatten())
 
 

@@ -250,8 +250,9 @@ def _read_range(found: Readable, partition: InputPartition) -> Iterator[pa.Recor
                 yield columns.batch(batch.first_offset, batch.values, batch.timestamps).cast(wanted)
     except ValueDecodeError as error:
         raise ValueDecodeError(
-            f"{error}. If the topology was updated since this query began, start the query again: its columns then "
-            "follow from the present type"
+            f"{error}. If the topology was updated since, call spark.readStream...load() again, and start the query of "
+            "that DataFrame with the same checkpoint: its columns are those of the present type. This DataFrame keeps "
+            "the columns of its load()"
         ) from error
     finally:
         run(kept.close())

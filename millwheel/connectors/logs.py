@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final, Generic, TypeVar
 
@@ -41,10 +42,6 @@ class LogError(MillwheelError):
     """A log does not have what a source reads. The text says what helps."""
 
 
-class _ReplacedError(Exception):
-    """The stream has another log than the one of the position."""
-
-
 class LogPosition(msgspec.Struct, frozen=True, omit_defaults=True):
     """How far a log was read.
 
@@ -53,12 +50,15 @@ class LogPosition(msgspec.Struct, frozen=True, omit_defaults=True):
         offset: The offset of the next record.
         since: Records are passed until one has this time or a later one. None: the source has begun.
         passed: Whether one was passed. So nothing that was removed before belongs to the beginning.
+        made: When the log was made, in microseconds. A restored log has the time of its former one. Of two clusters,
+            logs may have one name, and not one time. None: not known.
     """
 
     log: str
     offset: int
     since: int | None = None
     passed: bool = False
+    made: int | None = None
 
 
 def read_log(
@@ -68,13 +68,13 @@ def read_log(
     address: str = "127.0.0.1:7433",
     start: Start | Mapping[str, int] = "earliest",
     skip_removed: bool = False,
-    restored_log: str | None = None,
 ) -> Source[T, LogPosition]:
     """A source that reads what the log of a stream keeps, and then what comes: each record once, by its offset.
 
     The stream belongs to another topology, or to one of another cluster. Its records keep their times, and its low
     watermark is that of this source. So windows are complete when they were, and late records are late again. The
-    stream's retention says how far back it can be read.
+    stream's retention says how far back it can be read. If its topology is restored from a snapshot, the source goes on
+    in the restored log, unless it has read records behind the snapshot.
 
     For example, what a shop has sold since a Monday::
 
@@ -90,8 +90,6 @@ def read_log(
             a Timestamp), or at an offset, as in ``{"shop/sales": 4711}``.
         skip_removed: Go on with the oldest record that is kept if some were removed unread. By default the source stops
             there, with an error.
-        restored_log: The log that a restore of a snapshot has made of the one that was read, as the source's error
-            names it. Its offsets up to the snapshot are the same, so the source goes on in it where it was.
 
     Raises:
         UsageError: An argument cannot be used.
@@ -105,10 +103,8 @@ def read_log(
         offset = begins.get(stream)
         if begins.keys() != {stream} or not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
             raise UsageError(f"start= has an offset for the stream, as in {{{stream!r}: 4711}}, not {start!r:.80}")
-    if restored_log is not None and not (isinstance(restored_log, str) and restored_log):
-        raise UsageError(f"restored_log= is the name of a log, as the source's error has it, not {restored_log!r:.80}")
     decode = codec_for(record_type, f"stream {stream!r}").decode
-    return _LogSource(stream, decode, address, begins, skip_removed, restored_log)
+    return _LogSource(stream, decode, address, begins, skip_removed)
 
 
 @dataclass(frozen=True)
@@ -120,7 +116,6 @@ class _LogSource(Source[T, LogPosition], Generic[T]):
     address: str
     start: str | Timestamp | dict[str, int]
     skip_removed: bool
-    restored_log: str | None
 
     def identity(self) -> str:
         return f"log of stream {self.stream}"
@@ -129,28 +124,51 @@ class _LogSource(Source[T, LogPosition], Generic[T]):
         return Splits([self.stream], final=True)
 
     async def open_reader(self, split: str, position: LogPosition | None) -> SplitReader[T, LogPosition]:
-        if position is None and not isinstance(self.start, str) and not self.skip_removed:
-            await self._find_log()
-        try:
-            return await self._begun(position)
-        except _ReplacedError as error:
-            assert position is not None, "without a position, any log is taken"
-            there = await self._present_log()
-            if there != self.restored_log:
-                raise _replaced(self.stream, position.offset, there) from error
-            return await self._begun(msgspec.structs.replace(position, log=there))
+        from millwheel.rpc.failures import RequestError
+
+        with _refusals(self.stream, self.address):
+            if position is None and not isinstance(self.start, str) and not self.skip_removed:
+                await self._find_log()
+            try:
+                return await self._begun(position)
+            except RequestError as error:
+                if position is None or error.reason != "STREAM_LOG_REPLACED":
+                    raise
+            return await self._begun(await self._restored(position))
 
     async def _begun(self, position: LogPosition | None) -> SplitReader[T, LogPosition]:
         reader = _LogReader(self, await self._follow(position), position)
         await reader.begin()
         return reader
 
-    async def _present_log(self) -> str:
-        """The name of the log that the stream has now."""
+    async def _restored(self, position: LogPosition) -> LogPosition:
+        """The same position in the log that a restore has made of the one that was read.
+
+        *Invariant (G1): below where the former log ended in the snapshot, both have the same records.* Behind it each
+        has its own, so a source that was there would pass some unread. Its error stays, also when the log has grown.
+
+        Raises:
+            LogError: It is another log, or this source was behind the snapshot.
+        """
         from millwheel.client.control import ControlClient
 
         async with ControlClient(self.address, patience=_PATIENCE) as client:
-            return (await client.ensure_stream_log(self.stream)).incarnation
+            place = await client.ensure_stream_log(self.stream)
+        end = place.former_ends.get(position.log)
+        if end is None or position.made is None or position.made != place.created_at_us:
+            raise LogError(
+                f"stream {self.stream!r} has another log by now, {place.incarnation!r}, and no restored one of "
+                f"{position.log!r}, which was read: that was deleted, or its topology was cancelled. Give the stream "
+                "of this topology another name, which begins as start= says"
+            )
+        if position.offset > end:
+            raise LogError(
+                f"the log of stream {self.stream!r} was restored from a snapshot in which it ended at offset {end:,}, "
+                f"and this source has read the former log up to offset {position.offset:,}: behind {end:,} the "
+                "restored one has other records. Give the stream of this topology another name. With "
+                f"start={{{self.stream!r}: {end}}} it begins with the first one behind the snapshot"
+            )
+        return msgspec.structs.replace(position, log=place.incarnation)
 
     async def _find_log(self) -> None:
         """Raise an error if the stream has no log. A tail would make one, with nothing from before and other offsets.
@@ -207,22 +225,16 @@ class _LogReader(SplitReader[T, LogPosition]):
 
     async def begin(self) -> None:
         """Find the log."""
-        from millwheel.rpc.failures import FailureCode, RequestError
+        from millwheel.rpc.failures import RequestError
 
         try:
             await self._tail.__aenter__()
         except RequestError as error:
-            if error.reason == "STREAM_LOG_REPLACED":
-                raise _ReplacedError from error
-            if error.code in (FailureCode.UNAUTHENTICATED, FailureCode.PERMISSION_DENIED):
-                source = self._source
-                raise LogError(
-                    f"the log of stream {source.stream!r} is refused at {source.address}, where a worker shows its own "
-                    f"certificate: {error}"
-                ) from error
             if error.reason == "OFFSET_BEYOND_END" and self._at is None:
                 raise LogError(f"{error.message}. start= says a later one: give an offset that it has") from error
             raise
+        if self._at is not None:
+            self._at = msgspec.structs.replace(self._at, made=self._tail.kept_since)
 
     async def read(self) -> Read[T, LogPosition]:
         if self._at is None:
@@ -256,7 +268,8 @@ class _LogReader(SplitReader[T, LogPosition]):
         start, first = self._source.start, self._tail.position
         if isinstance(start, dict) and self._tail.missed:
             self._removed(f"offset {start[self._source.stream]:,} of start=", first)
-        return LogPosition(self._tail.incarnation, first, start if isinstance(start, int) else None)
+        since = start if isinstance(start, int) else None
+        return LogPosition(self._tail.incarnation, first, since, made=self._tail.kept_since)
 
     async def _next(self) -> Batch:
         return await anext(self._tail)
@@ -286,7 +299,7 @@ class _LogReader(SplitReader[T, LogPosition]):
                 self._begins_at_once(Timestamp(since), batch.first_offset)
             since, passed = (since, passed or bool(found)) if wanted == len(found) else (None, False)
             found = found[wanted:]
-        self._at = LogPosition(at.log, batch.next_offset, since, passed)
+        self._at = LogPosition(at.log, batch.next_offset, since, passed, at.made)
         ended = batch.watermark == MAX_TIMESTAMP
         records = [(self._value(offset, value), Timestamp(time)) for offset, time, value in found]
         behind = 0 if ended else self._behind(self._at)
@@ -344,11 +357,16 @@ def _place(offset: int) -> str:
     return f"offset {offset}"
 
 
-def _replaced(stream: str, offset: int, there: str) -> LogError:
-    """The error of a stream whose log is another one than the one that was read up to ``offset``."""
-    return LogError(
-        f"stream {stream!r} has another log by now, {there!r}: the former one was deleted, or its topology was "
-        "cancelled. Give the stream of this topology another name, which begins as start= says. But if its topology "
-        f"was restored from a snapshot that has the records below offset {offset:,}, this source goes on there with "
-        f"restored_log={there!r} in an update"
-    )
+@contextmanager
+def _refusals(stream: str, address: str) -> Iterator[None]:
+    """Raise LogError if a call in the block is refused."""
+    from millwheel.rpc.failures import FailureCode, RequestError
+
+    try:
+        yield
+    except RequestError as error:
+        if error.code not in (FailureCode.UNAUTHENTICATED, FailureCode.PERMISSION_DENIED):
+            raise
+        raise LogError(
+            f"the log of stream {stream!r} is refused at {address}, where a worker shows its own certificate: {error}"
+        ) from error

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from types import NoneType
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, get_args
 
 import msgspec
 
@@ -164,7 +164,8 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         self._timing = timing
         self._timestamp = timestamp
         self._bad = bad
-        self._unread: frozenset[type] = _UNREAD if record_type is BadRecord else _UNREAD | {BadRecord}
+        has_bad = BadRecord in (record_type, *get_args(record_type))
+        self._unread: frozenset[type] = _UNREAD if has_bad else _UNREAD | {BadRecord}
         """The classes of values that could not be read. In a stream of BadRecords, a plain one is a record."""
         self._readers = Handles[SplitReader[Any, P]]()
         self._reads_at: dict[str, tuple[int, int]] = {}

@@ -45,6 +45,8 @@ class RenamedJournal:
         self._names = names.of_journal()
         self._divided: dict[PartId, bytes] = {}
         self._where = f"{folder.where}, journal {journal.journal}"
+        self.log_end = 0
+        """Where the log ends by what was read so far, if it is a log's journal."""
 
     async def parts(self) -> AsyncIterator[tuple[PartId, bytes]]:
         """The parts of the base.
@@ -58,11 +60,17 @@ class RenamedJournal:
                 self._divided[part] = one.blob
                 continue
             where = f"{self._where}, base part {one.name}"
-            renamed = renamed_log_part if self._is_log else renamed_part
             try:
-                yield part, renamed(part, one.blob, self._names, where)
+                yield part, self._renamed_part(part, one.blob, where)
             except (CorruptValueError, DedupError, msgspec.MsgspecError) as error:
                 raise damaged_snapshot(where, error) from error
+
+    def _renamed_part(self, part: PartId, blob: bytes, where: str) -> bytes:
+        if not self._is_log:
+            return renamed_part(part, blob, self._names, where)
+        renamed, end = renamed_log_part(part, blob, self._names, where)
+        self.log_end = max(self.log_end, end)
+        return renamed
 
     async def entries(self, sequencer: int) -> AsyncIterator[RenamedEntry]:
         """The entries above the truncation point. ``sequencer``: the writer of their parts.
@@ -76,7 +84,8 @@ class RenamedJournal:
             where = f"{self._where}, entry {commit}"
             try:
                 if self._is_log:
-                    yield RenamedEntry(commit, renamed_log_entry(blob, self._names, where))
+                    entry, self.log_end = renamed_log_entry(blob, self._names, where)
+                    yield RenamedEntry(commit, entry)
                 else:
                     entry, parts = renamed_entry(blob, commit, self._divided, self._names, where, sequencer)
                     yield RenamedEntry(commit, entry, parts)

@@ -9,7 +9,7 @@ restore without an end has left (``millwheel/master/restores.py``).
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -46,7 +46,7 @@ _ROWS: Final = 200
 _ROWS_BYTES: Final = 2 << 20
 """Rows of one write to the store."""
 _FORMER: Final = 8
-"""How many former ids of a computation are known."""
+"""How many former ids of a computation or a log are known."""
 
 
 async def restore_snapshot(
@@ -81,13 +81,13 @@ async def restore_snapshot(
     fresh = _FreshNames(manifest, spec.name, await reserve_sequencers(replica.store, max(manifest.drawn, known.drawn)))
     try:
         await term.ask(BeginRestore(fresh.sequencer, _restore_record(spec.name, fresh)))
-        await _write(folder, manifest, fresh, _StoreWriter(replica.store, fresh, term))
+        ends = await _write(folder, manifest, fresh, _StoreWriter(replica.store, fresh, term))
         packages = await replica.packages()
         for file in manifest.packages:
             await packages.put(file.path.removeprefix("package-"), await read_file(folder, file))
         if spec.name != original:
             refuse_unnamed_queries(fresh.names, spec.name)
-        answer = await term.ask(_request(manifest, record, fresh, paused, request_id))
+        answer = await term.ask(_request(manifest, record, fresh, ends, paused, request_id))
     except BaseException:
         # If this fails, too, the next term gives up the restore.
         with suppress(RequestError):
@@ -124,18 +124,28 @@ def _restore_record(topology: str, fresh: _FreshNames) -> catalog.RestoreRecord:
 
 async def _write(
     folder: SnapshotFolder, manifest: wire.SnapshotManifest, fresh: _FreshNames, writer: _StoreWriter
-) -> None:
-    logs = {log.incarnation for log in manifest.logs}
+) -> dict[str, int]:
+    """Write journals and rows. Returns where each log ends, by its incarnation in the snapshot."""
+    ends: dict[str, int] = {log.incarnation: 0 for log in manifest.logs}
     for journal in manifest.journals:
-        await writer.write_journal(journal, RenamedJournal(folder, journal, journal.incarnation in logs, fresh.names))
+        renamed = RenamedJournal(folder, journal, journal.incarnation in ends, fresh.names)
+        await writer.write_journal(journal, renamed)
+        if journal.incarnation in ends:
+            ends[journal.incarnation] = renamed.log_end
     for rows in manifest.rows:
         async for row in read_items(folder, rows.files, RowItem):
             await writer.add_row(rows.incarnation, row)
         await writer.flush()
+    return ends
 
 
 def _request(
-    manifest: wire.SnapshotManifest, record: catalog.TopologyRecord, fresh: _FreshNames, paused: bool, request_id: str
+    manifest: wire.SnapshotManifest,
+    record: catalog.TopologyRecord,
+    fresh: _FreshNames,
+    ends: dict[str, int],
+    paused: bool,
+    request_id: str,
 ) -> RestoreTopology:
     names = fresh.names
     record.restore_request_id = request_id
@@ -146,18 +156,32 @@ def _request(
     renamed = record.spec.name != manifest.topology.spec.name
     if renamed:
         begin_lives(record, fresh.sequencer)
-    logs = []
-    for log in manifest.logs:
-        restored = catalog.StreamLogRecord()
-        restored.CopyFrom(log)
-        restored.stream, restored.incarnation = names.stream(log.stream), IncarnationId(names(log.incarnation))
-        logs.append(restored)
+    logs = tuple(_restored_log(log, ends[log.incarnation], names) for log in manifest.logs)
     batches = tuple(
         catalog.BatchCursorRecord(query=names.query(cursor.query), committed_batch=cursor.committed_batch)
         for cursor in manifest.batches
         if cursor.query in names.queries
     )
-    return RestoreTopology(fresh.sequencer, record, fresh.maps, tuple(logs), batches, fresh.drawn, renamed)
+    return RestoreTopology(fresh.sequencer, record, fresh.maps, logs, batches, fresh.drawn, renamed)
+
+
+def _restored_log(saved: catalog.StreamLogRecord, end: int, names: RestoredNames) -> catalog.StreamLogRecord:
+    """The record of a log, which notes its former ids: readers have positions in those logs.
+
+    *Invariant (G1): a log has the same records as a former one below the offset that is noted.* That is where the
+    former one ended in the snapshot. Behind it, both have records of their own.
+    """
+    restored = catalog.StreamLogRecord()
+    restored.CopyFrom(saved)
+    restored.stream, restored.incarnation = names.stream(saved.stream), IncarnationId(names(saved.incarnation))
+    restored.former_ends[saved.incarnation] = end
+    for oldest in _by_age(restored.former_ends)[:-_FORMER]:
+        del restored.former_ends[oldest]
+    return restored
+
+
+def _by_age(incarnations: Iterable[str]) -> list[str]:
+    return sorted(incarnations, key=lambda one: int(one.rpartition(".")[2]))
 
 
 def _note_former(record: catalog.TopologyRecord, saved: catalog.TopologyRecord, names: RestoredNames) -> None:
@@ -165,7 +189,7 @@ def _note_former(record: catalog.TopologyRecord, saved: catalog.TopologyRecord, 
     record.former_incarnations.clear()
     for incarnation in saved.incarnations.values():
         former = [one for one, present in saved.former_incarnations.items() if present == incarnation]
-        newest = sorted([*former, incarnation], key=lambda one: int(one.rpartition(".")[2]))[-_FORMER:]
+        newest = _by_age([*former, incarnation])[-_FORMER:]
         record.former_incarnations.update(dict.fromkeys(newest, names(incarnation)))
 
 

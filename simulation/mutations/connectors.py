@@ -212,8 +212,8 @@ rewriting(
     "G1",
     "in a stream of BadRecords, what cannot be read is none of them",
     reading,
-    "_UNREAD if record_type is BadRecord else",
-    "frozenset() if record_type is BadRecord else",
+    "_UNREAD if has_bad else",
+    "frozenset() if has_bad else",
     seeds=0,
     test="tests/connectors/files/test_files_in_topologies.py::"
     "test_bad_records_in_a_file_are_records_and_others_are_not",
@@ -491,13 +491,25 @@ rewriting(
 )
 
 rewriting(
-    "any-other-log-is-restored",
+    "a-source-goes-on-behind-the-snapshot",
     "G1",
-    "a source goes on in another log only if the program names it: offsets there may have other records",
+    "a source goes on in a restored log only up to the snapshot: behind it, the log has other records",
     logs,
-    "if there != self.restored_log:",
-    "if False:",
+    "if position.offset > end:",
+    "if position.offset > 1 << 40:",
     seeds=0,
-    test="tests/system/test_replaying.py::test_another_log_of_a_stream_is_another_source",
+    test="tests/system/test_restored_logs.py::test_a_reader_behind_the_snapshot_stops_for_ever",
+    why=_WHY,
+)
+
+rewriting(
+    "the-log-of-another-cluster-is-a-former-one",
+    "G1",
+    "a former log is known by its time, too: logs of two clusters may have one name",
+    logs,
+    "or position.made != place.created_at_us:",
+    "or False:",
+    seeds=0,
+    test="tests/system/test_restored_logs.py::test_a_log_of_this_name_and_another_time_is_another",
     why=_WHY,
 )

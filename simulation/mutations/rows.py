@@ -40,9 +40,8 @@ def unpinned_states() -> None:
 @mutation("G12", "the cell of a key without state stays in memory until its empty row is acknowledged")
 def hasty_forgetting() -> None:
     """A cell is removed as soon as it has no state."""
-    remove = (
-        "if not encoded:\n            del self._states[cell.key]\n            cell.dirty = 0\n            more -= 1"
-    )
+    steps = "del self._states[cell.key]", "cell.dirty = 0", "more -= 1"
+    remove = "\n            ".join(("if not encoded:", *steps))
     rewrite(CellCache.changed, "cell.dirty = commit", f"cell.dirty = commit\n        {remove}")
 
 

@@ -6,7 +6,7 @@ from millwheel.client.injector.process import InjectorProcess
 from millwheel.client.injector.session import InjectorSession
 from millwheel.master import forks, injection_plans
 from millwheel.master.restores import RestoresInProgress
-from millwheel.snapshots import claims, creating, cut, forking
+from millwheel.snapshots import claims, creating, cut, forking, restoring
 from millwheel.snapshots.files import FileSeries
 from millwheel.worker import names
 from millwheel.worker.dedup import renaming
@@ -305,6 +305,18 @@ rewriting(
     "False",
     seeds=0,
     test="tests/snapshots/test_fork_names.py::test_a_fresh_injector_is_below_no_restored_horizon",
+    why=_WHY,
+)
+
+rewriting(
+    "the-end-of-a-former-log-is-not-its-own",
+    "G1",
+    "a restored log names the offset up to which its records are those of the former one",
+    restoring,
+    "restored.former_ends[saved.incarnation] = end",
+    "restored.former_ends[saved.incarnation] = end + 1000",
+    seeds=0,
+    test="tests/system/test_restored_logs.py::test_a_reader_behind_the_snapshot_stops_for_ever",
     why=_WHY,
 )
 

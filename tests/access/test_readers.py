@@ -100,10 +100,14 @@ async def values(reader: SplitReader[words.Seen, LogPosition], count: int) -> tu
 @pytest.mark.timeout(240)
 async def test_a_log_that_is_refused_says_who_and_where(guarded: Guarded) -> None:
     source = read_log("words/seen", words.Seen, address=guarded.address, start="earliest")
+    at_offset = read_log("words/seen", words.Seen, address=guarded.address, start={"words/seen": 0})
     for files, token, why in refusals(guarded.identities):
         guarded.ask_as(files, token)
-        with pytest.raises(LogError, match=rf"'words/seen' is refused at {guarded.address}, .* certificate: .*{why}"):
-            await source.open_reader("words/seen", None)
+        for one in (source, at_offset):
+            with pytest.raises(
+                LogError, match=rf"'words/seen' is refused at {guarded.address}, .* certificate: .*{why}"
+            ):
+                await one.open_reader("words/seen", None)
     guarded.ask_as(guarded.identities.certificate("reader"))
     reader = await source.open_reader("words/seen", None)
     try:

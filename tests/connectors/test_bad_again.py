@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,7 +11,8 @@ import pytest
 
 from millwheel.client.subscription import From, Subscription
 from millwheel.server.dev_server import DevServer, DevSettings, running
-from tests.patience import patience, until
+from millwheel.snapshots.tables import read_snapshot_state
+from tests.patience import patience
 from tests.system.server import run_cli
 
 PROGRAM = """
@@ -71,11 +71,7 @@ class Shop:
         self.folder = place / "in"
         self.folder.mkdir()
         self.program = place / "shop.py"
-        self.write("")
-
-    def write(self, options: str) -> None:
-        """Write the program. ``options``: more of what the source of unreadable records gets."""
-        text = PROGRAM.replace("FOLDER", str(self.folder)).replace('"ADDRESS"', f'"{self.address}"{options}')
+        text = PROGRAM.replace("FOLDER", str(self.folder)).replace("ADDRESS", self.address)
         self.program.write_text(text)
 
     def sell(self, *lines: str) -> None:
@@ -113,7 +109,7 @@ async def test_what_could_not_be_read_is_read_after_an_update(shop: Shop) -> Non
 @pytest.mark.guarantee("G1", section="5.2")
 @pytest.mark.timeout(240)
 async def test_a_log_is_read_on_after_a_restore(shop: Shop, tmp_path: Path) -> None:
-    """A fork reads the log of the original. What is restored under its own name has another log, with an option."""
+    """A fork reads the log of the original. What is restored under its own name reads on in its own."""
     place = str(tmp_path / "backups")
     await shop.mended()
     await shop.run("snapshot", "create", "shop", "--to", place, "--name", "s")
@@ -124,11 +120,28 @@ async def test_a_log_is_read_on_after_a_restore(shop: Shop, tmp_path: Path) -> N
     for topology in ("shop", "shop-next"):
         await shop.run("topology", "cancel", topology, "--yes")
     await shop.run("snapshot", "restore", place, "s")
+    shop.sell('{"item": "tea", "cents": "50000"}')
+    await newest(shop.address, {"tea": 50_021, "cup": 4_300})
 
-    async def named() -> re.Match[str] | None:
-        return re.search(r"restored_log='([^']+)'", (await run_cli(shop.address, "cluster", "health")).out)
 
-    found = await until(named, patience(60), every=0.2)
-    shop.write(f', restored_log="{found[1]}"')
-    await shop.run("topology", "update", f"{shop.program}:second", "--yes")
+@pytest.mark.guarantee("G1", section="5.2")
+@pytest.mark.timeout(240)
+async def test_a_fork_reads_its_own_log_on(shop: Shop, tmp_path: Path) -> None:
+    """The snapshot says how far both logs were read. Behind that, they have records of their own."""
+    place = str(tmp_path / "backups")
+    await shop.mended()
+    await shop.run("snapshot", "create", "shop", "--to", place, "--name", "s")
+    shop.sell('{"item": "cup", "cents": "4000"}')
     await newest(shop.address, {"tea": 21, "cup": 4_300})
+    await shop.run("snapshot", "restore", place, "s", "--as", "shop-next", "--paused")
+    states = await asyncio.to_thread(read_snapshot_state, place, "s", "shop/unread-reader")
+    offset = states.column("state")[0].as_py()["position"]["offset"]
+    start = f'read_log("shop-next/unreadable", BadRecord, start={{"shop-next/unreadable": {offset}}}'
+    text = shop.program.read_text().replace('read_log("shop/unreadable", BadRecord', start)
+    own = shop.program.with_name("next.py")
+    own.write_text(text.replace('"unread"', '"unread-next"'))
+    await shop.run("topology", "update", f"{own}:second", "--as", "shop-next", "--yes")
+    await shop.run("topology", "resume", "shop-next")
+    await shop.run("topology", "cancel", "shop", "--yes")
+    shop.sell('{"item": "tea", "cents": "50000"}')
+    await newest(shop.address, {"tea": 50_021, "cup": 4_300}, "shop-next")

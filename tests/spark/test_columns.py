@@ -232,6 +232,25 @@ def test_dates_without_a_python_value_are_refused(rows: list[tuple[Any, Any, Any
     assert refused.value.id == f"id-{wrong[column][0]}"
 
 
+def test_entries_of_a_null_map_are_no_dates() -> None:
+    """Arrow allows a null map to have a range of entries. They are no values."""
+    kind = pa.map_(pa.string(), pa.date32())
+    days = pa.array([{"key": "x", "value": 2**31 - 1}], pa.struct([("key", pa.string()), ("value", pa.int32())]))
+    entries = pa.StructArray.from_arrays(
+        [days.field("key"), days.field("value").cast(pa.date32())], fields=[kind.key_field, kind.item_field]
+    )
+    for null in (True, False):
+        valid, offsets = pa.py_buffer(b"\x00" if null else b"\x01"), pa.array([0, 1], pa.int32()).buffers()[1]
+        named = pa.MapArray.from_buffers(kind, 1, [valid, offsets], children=[entries])
+        batch = pa.record_batch({"id": pa.array(["a"]), "at": pa.array([1]), "named": named})
+        reader = RowReader(SinkOptions("flights", "id", "at"), 0, NOW)
+        if null:
+            assert reader.read(batch).values == [{"id": "a", "at": 1, "named": None}]
+        else:
+            with pytest.raises(RowError, match="column 'named': a date is before the year 1 or after 9999"):
+                reader.read(batch)
+
+
 def test_days_and_decimals_stay_columns() -> None:
     batch = pa.record_batch({
         "id": pa.array(["a"]), "at": pa.array([1]), "day": pa.array([date(2026, 1, 1)]),

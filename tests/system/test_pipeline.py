@@ -17,6 +17,7 @@ from confluent_kafka import Producer
 from confluent_kafka.cimpl import NewTopic
 
 from deploy.local.kafka import KafkaBroker
+from millwheel.client.subscription import From, Subscription
 from tests.connectors.files.given import contents_of, files_in
 from tests.connectors.kafka.given import administer, wait_until_led
 from tests.connectors.postgres_tables import Database
@@ -27,10 +28,14 @@ from tests.system.server import Server, run_cli
 
 NOON: Final = 1_767_268_800_000_000
 STEP: Final = 500_000
-MINUTE: Final = 60_000_000
+SECOND: Final = 1_000_000
+MINUTE: Final = 60 * SECOND
+DISORDER: Final = 8
+"""So many seconds a sale may be older than one before. The page allows ten."""
 ITEMS: Final = ("tea", "pot", "cup", "jam", "mug")
 PARTITIONS: Final = 3
 DISTURBANCES: Final = ("server", "broker", "server", "server")
+LATE: Final = {"item": ITEMS[0], "cents": 77, "at": NOON}
 MORE: Final = 3
 """So many files and rows come between two disturbances, at least."""
 BLOCKS: Final = blocks_of(ROOT / "docs" / "pipeline.md")
@@ -46,7 +51,7 @@ def database() -> Iterator[Database]:
 
 
 class Topic:
-    """The topic of sales. The sales of an item are in one partition, in the order of their times."""
+    """The topic of sales. The sales of an item are in one partition, up to eight seconds out of order."""
 
     def __init__(self, broker: str) -> None:
         self.written: list[dict[str, Any]] = []
@@ -60,21 +65,30 @@ class Topic:
         while not stop.is_set():
             for number in range(len(self.written), len(self.written) + 10):
                 place = number % len(ITEMS)
-                sale = {"item": ITEMS[place], "cents": number, "at": NOON + number * STEP}
+                at = NOON + number * STEP - number * 7 % (DISORDER + 1) * SECOND
+                sale = {"item": ITEMS[place], "cents": number, "at": at}
                 self.producer.produce("sales", msgspec.json.encode(sale), partition=place % PARTITIONS)
                 self.written.append(sale)
             await asyncio.sleep(0.02)
         last = {"item": "end", "cents": 0, "at": NOON + len(self.written) * STEP + 2 * MINUTE}
         for partition in range(PARTITIONS):
             self.producer.produce("sales", msgspec.json.encode(last), partition=partition)
+        await self.flush()
+
+    async def flush(self) -> None:
         left = await asyncio.to_thread(self.producer.flush, patience(30))
         assert left == 0
+
+    async def be_late(self) -> None:
+        """Write a sale of the first minute, when that is in the table."""
+        self.producer.produce("sales", msgspec.json.encode(LATE), partition=0)
+        await self.flush()
 
     def minutes(self) -> list[tuple[str, int, int, int]]:
         """What the table has of them: item, beginning, sales and cents of each minute."""
         sales, cents = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
         for one in self.written:
-            minute = one["item"], one["at"] // MINUTE * 60
+            minute = one["item"], one["at"] // MINUTE * 60  # in seconds
             sales[minute] += 1
             cents[minute] += one["cents"]
         return sorted((item, start, sales[item, start], cents[item, start]) for item, start in sales)
@@ -82,7 +96,7 @@ class Topic:
     def numbered(self) -> dict[str, list[tuple[int, int]]]:
         """What the files have of them: the number and cents of each sale, by item."""
         found = defaultdict[str, list[tuple[int, int]]](list)
-        for one in self.written:
+        for one in [*self.written, LATE]:
             found[one["item"]].append((len(found[one["item"]]) + 1, one["cents"]))
         return found
 
@@ -113,6 +127,14 @@ def numbered(folder: Path) -> dict[str, list[tuple[int, int]]]:
         for row in contents_of(name, content):
             found[row["item"]].append((row["number"], row["cents"]))
     return found
+
+
+async def late_sales(address: str) -> list[dict[str, Any]]:
+    async with (
+        asyncio.timeout(patience(30)),
+        Subscription("shop/late-sales", start=From.OLDEST, address=address) as log,
+    ):
+        return list(map(msgspec.msgpack.decode, (await anext(log)).values))
 
 
 async def disturb(what: str, server: Server, broker: KafkaBroker) -> None:
@@ -146,13 +168,16 @@ async def test_each_result_is_in_the_table_and_the_files_once(database: Database
             await until(progress, patience(60), every=0.1, holds=(progress() + MORE).__le__)
             stop.set()
             await until(lambda: len(rows(database)), patience(60), every=0.2, holds=len(topic.minutes()).__le__)
-            all_of_them = len(topic.written) + PARTITIONS
+            await topic.be_late()
+            all_of_them = len(topic.written) + PARTITIONS + 1
             await until(
                 lambda: sum(map(len, numbered(folder).values())), patience(60), every=0.2, holds=all_of_them.__le__
             )
             await asyncio.sleep(1)  # in which a second one of a result would come
             shown = await run_cli(server.address, "connectors", "show")
+            late = await late_sales(server.address)
     assert rows(database) == topic.minutes()
+    assert late == [LATE]
     found = numbered(folder)
     assert sorted(found.pop("end")) == [(number, 0) for number in range(1, PARTITIONS + 1)]
     assert found == topic.numbered()

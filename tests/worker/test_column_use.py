@@ -70,7 +70,7 @@ def test_records_by_columns_are_counted(settings: object, share: int) -> None:
     assert (driver.core.meter.records.by_columns, driver.core.meter.records.calls) == (share, 3)
 
 
-def test_an_interval_that_drains_says_nothing_of_a_computation_that_came_back() -> None:
+def test_a_draining_interval_does_not_hide_its_successor() -> None:
     tallies, live = Tallies(), IntervalDriver(Counting()).core
     draining = DrainingCore.__new__(DrainingCore)
     for journal, core in (("test.2.j2", live), ("test.1.j1", draining)):

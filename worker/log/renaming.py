@@ -15,27 +15,27 @@ from millwheel.worker.names import RestoredNames
 __all__ = ["renamed_log_entry", "renamed_log_part"]
 
 
-def renamed_log_entry(blob: bytes, names: RestoredNames, where: str) -> bytes:
-    """An entry with other names.
+def renamed_log_entry(blob: bytes, names: RestoredNames, where: str) -> tuple[bytes, int]:
+    """An entry with other names, and where the log ends after it.
 
     Raises:
         CorruptValueError: A takeover could not read the entry.
     """
     entry = decode(blob, LogEntry, where)
-    return encode(replace(entry, ids=renamed_delta(entry.ids, names)))
+    return encode(replace(entry, ids=renamed_delta(entry.ids, names))), entry.first + len(entry.values)
 
 
-def renamed_log_part(part: PartId, blob: bytes, names: RestoredNames, where: str) -> bytes:
-    """A base part with other names.
+def renamed_log_part(part: PartId, blob: bytes, names: RestoredNames, where: str) -> tuple[bytes, int]:
+    """A base part with other names, and where the log ends. 0: this part does not say it.
 
     Raises:
         CorruptValueError: A takeover could not read the part.
     """
     kind = part.name.partition("/")[0]
     if kind == DEDUP_PART:
-        return renamed_snapshot(blob, names)
+        return renamed_snapshot(blob, names), 0
     if kind == META_PART:
-        decode(blob, LogMeta, where)
-    elif kind != SEGMENT_PART:
+        return blob, decode(blob, LogMeta, where).end
+    if kind != SEGMENT_PART:
         raise CorruptValueError(where, "a part of a kind that this version does not know")
-    return blob
+    return blob, 0

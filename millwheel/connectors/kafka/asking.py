@@ -107,7 +107,8 @@ class Asker:
         client = self._client
         if client is None:
             client = await asyncio.to_thread(self._open)
-        end = time.monotonic() + ANSWER_SECONDS
+        began = client.begins()
+        end = began + ANSWER_SECONDS
         while True:
             try:
                 (answer,) = ask(client.handle).values()
@@ -118,7 +119,7 @@ class Asker:
                     raise NoTopicError(f"there is no topic {topic!r} at {client}: make it, or mend the name") from error
                 if not is_moving(error.args[0]) or time.monotonic() > end:
                     self._drop(client)
-                    raise client.failure(what, error) from error
+                    raise client.failure(what, error, began) from error
             else:
                 client.answered()
                 return found

@@ -160,8 +160,10 @@ class KafkaClient:
     """
 
     def __init__(self, make: Any, properties: Mapping[str, Any]) -> None:
-        self._last = last = deque[tuple[str, str]]([("", "")], maxlen=1)
-        """Name and text of the last error of a connection. Empty: there was none since the last answer."""
+        self._last = last = deque[tuple[float, str, str]]([(0.0, "", "")], maxlen=1)
+        """Time, name and text of the last error of a connection."""
+        self._answered = 0.0
+        """The time of the last answer."""
         self._brokers = properties["bootstrap.servers"]
         try:
             # The callback does not know this object. So the library's client, with its threads and connections, ends
@@ -190,16 +192,26 @@ class KafkaClient:
                 return answer
             time.sleep(0.1)
 
-    def answered(self) -> None:
-        """Forget errors of connections, because the brokers have answered. Also those whose events wait."""
+    def begins(self) -> float:
+        """Begin a call beside others. Its ``failure`` has the errors since then, also if another broker answers."""
         self._take_events()
-        self._last.append(("", ""))
+        return time.monotonic()
 
-    def failure(self, what: str, error: Exception) -> KafkaError:
-        """The error to raise for one of the library."""
+    def answered(self) -> None:
+        """Errors of connections are over, because the brokers have answered. Also those whose events wait."""
+        self._take_events()
+        self._answered = time.monotonic()
+
+    def failure(self, what: str, error: Exception, since: float | None = None) -> KafkaError:
+        """The error to raise for one of the library.
+
+        It has the reason of the connections since the last answer, or since ``since``.
+        """
         self._take_events()
         text = _text(error)
-        name, last = self._last[-1]
+        noted, name, last = self._last[-1]
+        if noted <= (self._answered if since is None else since):
+            name = last = ""
         more = f" ({last})" if last and last not in text else ""
         refused = f". {_LOG_IN}" if _REFUSES.search(f"{name} {last} {text}") else ""
         return KafkaError(f"{what}: {self}: {text}{more}{refused}")
@@ -212,10 +224,10 @@ class KafkaClient:
         return f"brokers {self._brokers}"
 
 
-def _note(last: deque[tuple[str, str]], error: Any) -> None:
+def _note(last: deque[tuple[float, str, str]], error: Any) -> None:
     """Keep an error of a connection. That all brokers are down follows the reason, and says less."""
     if error.name() != "_ALL_BROKERS_DOWN":
-        last.append((error.name(), error.str()))
+        last.append((time.monotonic(), error.name(), error.str()))
 
 
 def is_moving(error: Any) -> bool:

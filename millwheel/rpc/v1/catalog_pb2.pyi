@@ -567,17 +567,46 @@ class StreamLogRecord(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class FormerEndsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     STREAM_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     RETENTION_FIELD_NUMBER: _builtins.int
     CREATED_AT_US_FIELD_NUMBER: _builtins.int
+    FORMER_ENDS_FIELD_NUMBER: _builtins.int
     stream: _builtins.str
     incarnation: _IncarnationId
     """The log's incarnation id. A log has a journal and an owner like a computation with one interval."""
     created_at_us: _builtins.int
-    """The log keeps records that were produced from this time on. 0: unknown."""
+    """The log keeps records that were produced from this time on. 0: unknown. A restored log keeps the time of its former
+    one.
+    """
     @_builtins.property
     def retention(self) -> _topology_pb2.Retention: ...
+    @_builtins.property
+    def former_ends(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """After a restore of a snapshot: by a former incarnation id of the log, where that log ended in the snapshot. Below this
+        offset, both logs have the same records. At most eight.
+        """
+
     def __init__(
         self,
         *,
@@ -585,10 +614,11 @@ class StreamLogRecord(_message.Message):
         incarnation: _IncarnationId = ...,
         retention: _topology_pb2.Retention | None = ...,
         created_at_us: _builtins.int = ...,
+        former_ends: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["retention", b"retention"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at_us", b"created_at_us", "incarnation", b"incarnation", "retention", b"retention", "stream", b"stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at_us", b"created_at_us", "former_ends", b"former_ends", "incarnation", b"incarnation", "retention", b"retention", "stream", b"stream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

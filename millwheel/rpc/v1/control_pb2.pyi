@@ -704,12 +704,33 @@ Global___DeleteStreamLogResponse: _TypeAlias = DeleteStreamLogResponse  # noqa: 
 class EnsureStreamLogResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class FormerEndsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     INCARNATION_FIELD_NUMBER: _builtins.int
     JOURNAL_FIELD_NUMBER: _builtins.int
     OWNER_FIELD_NUMBER: _builtins.int
     STREAM_FIELD_NUMBER: _builtins.int
     CREATED_AT_US_FIELD_NUMBER: _builtins.int
     CREATED_FIELD_NUMBER: _builtins.int
+    FORMER_ENDS_FIELD_NUMBER: _builtins.int
     incarnation: _IncarnationId
     journal: _builtins.str
     created_at_us: _builtins.int
@@ -722,6 +743,10 @@ class EnsureStreamLogResponse(_message.Message):
 
     @_builtins.property
     def stream(self) -> _topology_pb2.StreamSpec: ...
+    @_builtins.property
+    def former_ends(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """By a former incarnation id of a restored log: below this offset, both logs have the same records."""
+
     def __init__(
         self,
         *,
@@ -731,10 +756,11 @@ class EnsureStreamLogResponse(_message.Message):
         stream: _topology_pb2.StreamSpec | None = ...,
         created_at_us: _builtins.int = ...,
         created: _builtins.bool = ...,
+        former_ends: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "stream", b"stream"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "created_at_us", b"created_at_us", "incarnation", b"incarnation", "journal", b"journal", "owner", b"owner", "stream", b"stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "created_at_us", b"created_at_us", "former_ends", b"former_ends", "incarnation", b"incarnation", "journal", b"journal", "owner", b"owner", "stream", b"stream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -139,14 +139,15 @@ def test_more_files_than_a_stream_can_have_are_refused(tmp_path: Path, monkeypat
         pass
 
 
-def test_bad_records_in_a_file_are_records_and_others_are_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [BadRecord, BadRecord | int])
+def test_bad_records_in_a_file_are_records_and_others_are_not(tmp_path: Path, kind: Any) -> None:
     """Regression: a stream of BadRecords took what could not be read for one of its records, and bad= got nothing."""
     kept = BadRecord("a", "line 2", "it is no number", b"x")
     (tmp_path / "a.jsonl").write_bytes(msgspec.json.encode(kept) + b"\n{}\n")
 
     def made(**options: Any) -> mw.Topology:
         topology = mw.Topology("again")
-        topology.source("unread", BadRecord, read_files(tmp_path / "*.jsonl", BadRecord), **options)
+        topology.source("unread", kind, read_files(tmp_path / "*.jsonl", kind), **options)
         return topology
 
     with running(made(bad="unreadable")) as harness:

@@ -46,6 +46,15 @@ def test_a_failure_has_the_reason_of_its_connection(client: KafkaClient) -> None
         assert "Authentication failed). Correct sasl.username" in failure(client), "it stays until an answer comes"
 
 
+def test_an_answer_of_another_broker_leaves_the_reason(client: KafkaClient) -> None:
+    """One client asks for all partitions of a process. That of a broker which answers ends no reason of the others."""
+    error, began = KafkaException(event("_TIMED_OUT", "timed out")), client.begins()
+    client.handle.waiting.append(REFUSED)
+    client.answered()
+    assert "Authentication failed). Correct sasl.username" in str(client.failure("partition 2", error, began))
+    assert "Authentication" not in str(client.failure("partition 2", error, client.begins()))
+
+
 @pytest.mark.parametrize("taken", [True, False])
 def test_an_answer_ends_the_reason(client: KafkaClient, taken: bool) -> None:
     """Regression: a login that was refused for a moment was in each later error of the client."""
