@@ -8,6 +8,8 @@ from millwheel.worker.interval.cache.cells import CellCache
 from millwheel.worker.interval.commits.checkpoint import Checkpointer, StateRows
 from millwheel.worker.interval.commits.commits import CommitPipeline
 from millwheel.worker.interval.intake import IntervalIntake
+from millwheel.worker.interval.panes.table import WindowPanes
+from millwheel.worker.interval.pump import IntervalPump
 from simulation.mutations.base import mutation, replace, rewrite, rewriting
 
 __all__: list[str] = []
@@ -122,5 +124,53 @@ rewriting(
     "if place < 0:",
     seeds=0,
     test="tests/worker/interval/test_packed_states.py::test_returning_records_are_grouped_and_keep_their_order",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "groups-unsorted",
+    "G1",
+    "records that return to the queue together are in the order of their delivery",
+    IntervalIntake.requeue,
+    "indexes.sort()",
+    "pass",
+    seeds=0,
+    test="tests/worker/interval/test_packed_states.py::test_returning_records_are_added_with_their_own_values",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "evictions-between-slices",
+    "G13",
+    "no state is evicted while rows that were written are settled: that makes room first",
+    IntervalPump.work,
+    "not checkpoints.rows.settling and state.cells",
+    "state.cells",
+    seeds=0,
+    test="tests/worker/interval/test_packed_states.py::test_states_that_fit_when_packed_are_not_evicted",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "states-regardless-of-panes",
+    "G13",
+    "states and panes by columns share one limit of memory",
+    CellCache,
+    "self._limit_bytes - self._beside()",
+    "self._limit_bytes",
+    seeds=0,
+    test="tests/worker/interval/test_packed_states.py::test_states_leave_room_for_panes",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "lengths-of-keys-uncounted",
+    "G13",
+    "panes by columns count the lengths of their keys",
+    WindowPanes.rows_of,
+    "self.key_bytes += sum(map(len, new))",
+    "pass",
+    seeds=0,
+    test="tests/worker/interval/test_packed_states.py::test_the_lengths_of_keys_count_as_memory_of_panes",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from operator import lt
 from typing import Any, Final
 
 from millwheel.model.page_keys import PAGE_BYTE
@@ -23,7 +24,7 @@ from millwheel.worker.interval.clocks import IntervalClocks
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.messages import Acknowledge, Delivery, OwnerEffect, without
 
-__all__ = ["DeliveryReceipt", "IntervalIntake", "IntervalReceiver", "KeySample", "QueuedRecords"]
+__all__ = ["DeliveryReceipt", "IntervalIntake", "IntervalReceiver", "KeySample", "QueuedRecords", "increasing"]
 
 _ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 _INVALID = DeliveryOutcome.DELIVERY_OUTCOME_INVALID
@@ -96,7 +97,12 @@ class DeliveryReceipt:
 
 
 class QueuedRecords:
-    """Queued records of one delivery. ``indexes[cursor:]`` have not run."""
+    """Queued records of one delivery. ``indexes[cursor:]`` have not run.
+
+    Invariant (G1): the indexes increase. Windows by columns read all records of a delivery at once, without a look at
+    each index. Who could break it: what puts records into the queue. That is ``admit``, ``requeue`` and
+    ``bring_forward``. ``PaneGate`` checks it, and ``check_invariants`` does.
+    """
 
     __slots__ = ("cursor", "indexes", "receipt")
 
@@ -104,6 +110,11 @@ class QueuedRecords:
         self.receipt = receipt
         self.indexes = indexes
         self.cursor = 0
+
+
+def increasing(indexes: Sequence[int]) -> bool:
+    """Whether each index is larger than the one before it."""
+    return isinstance(indexes, range) or all(map(lt, indexes, indexes[1:]))
 
 
 class IntervalIntake:
@@ -162,6 +173,7 @@ class IntervalIntake:
         """Return the records of keys that are not blocked any more to the front of the queue.
 
         Invariant (G5): the records of a key keep their order. Those of one delivery run together as far as that allows.
+        In one delivery, the order of a key is that of its indexes. So sorted indexes keep it.
         """
         chunks: list[tuple[QueuedRecords, list[int]]] = []
         places: dict[DeliveryReceipt, int] = {}
@@ -176,6 +188,8 @@ class IntervalIntake:
                 chunks.append((QueuedRecords(receipt, indexes), indexes))
             last[key] = place
             chunks[place][1].append(index)
+        for _, indexes in chunks:
+            indexes.sort()
         self.queue.extendleft(chunk for chunk, _ in reversed(chunks))
 
     def settle(self, receipt: DeliveryReceipt, indexes: Sequence[int]) -> bool:

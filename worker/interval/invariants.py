@@ -8,6 +8,7 @@ from millwheel.model.core_protocol import RisingValues, require
 from millwheel.worker.interval.commits.commits import CommitPipeline
 from millwheel.worker.interval.holds import Hold, Holds
 from millwheel.worker.interval.hooks.scheduler import KeyScheduler
+from millwheel.worker.interval.intake import increasing
 from millwheel.worker.interval.pump import IntervalPump
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.interval.timers import effective_hold
@@ -61,6 +62,9 @@ class IntervalInvariants:
         require(intake.records == len(intake.pending), "each received record holds the input watermark, once (G7)")
         open_records = sum(receipt.open for receipt in intake.unfinished)
         require(intake.records == open_records, "each received record has an unfinished receipt")
+        # The first alone: what reorders records puts them there, and a search of a long queue takes long.
+        in_order = not intake.queue or increasing(intake.queue[0].indexes)
+        require(in_order, "queued records are in the delivery's order (G1)")
         require(intake.bytes >= 0 and (intake.records > 0 or intake.bytes == 0), "the queue's bytes are balanced (G13)")
         require(len(unacked.held) == len(outbox), "each outbound batch holds the output watermark, once (G7)")
         require((unacked.records == 0) == (len(outbox) == 0), "the outbox's records are balanced (G13)")

@@ -126,7 +126,7 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
     def work(self, out: list[IntervalEffect]) -> None:
         """Run the passes of the pump. Their order is fixed:
 
-        1. Settle a slice of the rows that were written, and evict states, once.
+        1. Settle a slice of the rows that were written. If it is the last one, or none is left, evict states. Once.
         2. Repeat: report progress, advance the input watermark, load spilled timers, run hooks (``_run``), end queued
            weak commits, commit.
         3. Ask for spilled timers and rows, pass on what hooks left to do, and find the next deadline, once.
@@ -147,7 +147,9 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         blocked_keys, clocks, spilled = self._blocked_keys, state.clocks, state.timers.spilled
         if checkpoints.rows.settling:
             checkpoints.rows.settle(scheduler.busy())
-        if state.cells.bytes_held > state.cells.limit_bytes:
+        if not checkpoints.rows.settling and state.cells.bytes_held > state.cells.limit_bytes:
+            # What the next slices pack makes room, too. They follow at once, so the cache is over its limit for a few
+            # steps. An eviction between two slices would search all states, and drop some that are packed soon.
             evict_cells(state.cells, scheduler.busy(), state.timers.next_of_key)
         commits.report_progress(out)
         while True:

@@ -64,6 +64,7 @@ class IntervalSettings:
     outbox_bytes: int = 128 << 20
     """Limit of productions without an ACK. Beyond it, only records and timers that hold the watermark are run (G13)."""
     cache_bytes: int = 256 << 20
+    """Limit of states and panes by columns together. States may have a quarter of it in any case (G13)."""
     flush_interval: int = 1_000_000
     """Maximum delay of state rows behind the journal while nothing waits for them. Many commits share one row write.
     Servers set it: a cluster to a minute, a development server to five seconds."""
@@ -89,9 +90,9 @@ class IntervalSettings:
     """The number of records from which on a delivery begins panes by columns, where a computation may have them. 0: no
     delivery does."""
     columns_bytes: int = 256 << 20
-    """Approximate maximum of panes by columns, at about 220 bytes each. Further panes are states. So are all that would
-    exceed ``cache_bytes`` together with these. A base has all panes by columns, and is made in one step: so many take
-    about a tenth of a second."""
+    """Approximate maximum of panes by columns, at 130 to 220 bytes each and the key's length. Further panes are states.
+    So are all that would exceed ``cache_bytes`` together with these. A base has all panes by columns, and is made in
+    one step: so many take a third of a second, or three quarters if some panes have left their window."""
     async_hooks: int = 256
     """Maximum asynchronous hooks that run at once."""
     any_timestamp: bool = field(default_factory=any_timestamp_default)

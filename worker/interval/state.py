@@ -60,7 +60,7 @@ class IntervalState(IntervalSetup):
         self.ids = AdmissionState(config.keys, self.journal, inputs, config.slack, program.options.exactly_once)
         self.intake = IntervalIntake()
         self.blocked = BlockedKeyTable(self.intake)
-        self.cells = CellCache(self.settings.cache_bytes, evicted=False)
+        self.cells = CellCache(self.settings.cache_bytes, evicted=False, beside=lambda: self.panes.bytes)
         self.outbox = Outbox(locate)
         self.holds = Holds()
         self.output = OutputWatermark(self.intake.pending, self.outbox.unacked.held, self.holds)

@@ -51,7 +51,7 @@ class StoreAnswers:
 
     def states_flushed(self, event: StatesFlushed) -> None:
         """Rows are written."""
-        self._checkpoints.rows.flushed(event.number, self._scheduler.busy())
+        self._checkpoints.rows.flushed(event.number)
 
     def parts_written(self, event: PartsWritten) -> Sequence[IntervalEffect]:
         """Parts are written: those of a base, of id segments, or of an entry."""

@@ -9,11 +9,14 @@ import msgspec
 import pytest
 
 import millwheel as mw
+from millwheel import agg, windows
 from millwheel.store.contract import StateRow
+from millwheel.windows.result import Row
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval.cache.cells import CellCache
 from millwheel.worker.interval.intake import IntervalIntake
 from millwheel.worker.messages import FlushStates, ReadStates, StatesFlushed, StatesRead, Tick
+from tests.worker.interval.column_windows import Results, driver_of, opened, read_states
 from tests.worker.interval.driver import IntervalDriver
 
 _KEYS = 60
@@ -62,6 +65,14 @@ def test_a_packed_state_is_what_its_next_hook_sees() -> None:
     assert not driver.take(ReadStates), "it is in memory"
     assert [text for text, _ in driver.sent()] == [f"k{number:02}ab" for number in range(_KEYS)]
     assert cells.packed_count == 0
+
+
+@pytest.mark.guarantee("G13", section="8.3")
+def test_states_that_fit_when_packed_are_not_evicted() -> None:
+    """They are packed slice by slice, and are over the limit meanwhile."""
+    cells = _driver(cache_bytes=15_000).state.cells
+    assert cells.packed_count > 0
+    assert (len(cells), cells.evicted) == (_KEYS, False)
 
 
 @pytest.mark.paper(section="8.3")
@@ -117,7 +128,67 @@ def test_returning_records_are_grouped_and_keep_their_order() -> None:
     (first, _), (second, _) = waiting[b"k00"][0], waiting[b"k02"][0]
     together = IntervalIntake()
     together.requeue([item for items in waiting.values() for item in items])
-    assert [(one.receipt, one.indexes) for one in together.queue] == [(first, [0, 2, 1]), (second, [0, 1])]
+    assert [(one.receipt, one.indexes) for one in together.queue] == [(first, [0, 1, 2]), (second, [0, 1])]
     crossed = IntervalIntake()
     crossed.requeue([*waiting[b"k02"], *waiting[b"k01"]])
     assert [(one.receipt, one.indexes) for one in crossed.queue] == [(second, [1]), (first, [1]), (second, [0])]
+
+
+def _number(value: tuple[str, str]) -> int:
+    return int(value[1])
+
+
+@pytest.mark.guarantee("G1", section="4.2")
+@pytest.mark.parametrize("columns_from", [0, 3, 9])
+def test_returning_records_are_added_with_their_own_values(columns_from: int) -> None:
+    """Three records wait behind hooks of their two keys, and return at once: all records of a delivery."""
+    mean = agg.mean(_number).bind(tuple[str, str])
+    means = windows.Aggregate(windows.tumbling(mw.Duration(10)), mean, output="out", row=Row(str, Results()))
+    driver = IntervalDriver(means, settings=IntervalSettings(columns_from=columns_from), outputs={})
+    driver.deliver(("z", "0", 1))
+    driver.deliver(("a", "1", 1), ("b", "1", 1))
+    driver.deliver(("a", "1", 11), ("b", "100", 11), ("a", "10", 11))
+    driver.commit_all()
+    driver.watermark(20)
+    driver.commit_all()
+    sent = sorted(text for text, _ in driver.sent())
+    assert sent == ["a 0-10 1.0", "a 10-20 5.5", "b 0-10 1.0", "b 10-20 100.0", "z 0-10 0.0"]
+
+
+@pytest.mark.guarantee("G13", section="4.2")
+def test_states_leave_room_for_panes() -> None:
+    """Panes come first here, up to the limit of the cache. States behind them get a quarter beside."""
+    limit = 100_000
+    driver = driver_of(Results(), IntervalSettings(columns_from=100, cache_bytes=limit, batch_records=1_000))
+    for number in range(6):
+        driver.deliver(*((f"k{number}{place:03}", "", 1) for place in range(200)))
+        driver.commit_all()
+        read_states(driver)
+    cells, panes = driver.state.cells, driver.state.panes
+    assert panes.bytes > limit * 3 // 4
+    for number in range(40):
+        driver.deliver(*((f"s{number:02}{place:02}", "", 1) for place in range(50)))
+        driver.commit_all()
+        read_states(driver)
+        driver.commit_all()
+        driver.now += 60_000_000
+        driver.handle(Tick())
+        for flush in driver.take(FlushStates):
+            driver.handle(StatesFlushed(flush.number))
+    while driver.core.next_deadline() == driver.now:
+        driver.handle(Tick())
+    assert cells.evicted
+    assert cells.bytes_held <= cells.limit_bytes == limit // 4
+
+
+@pytest.mark.guarantee("G13", section="4.2")
+def test_the_lengths_of_keys_count_as_memory_of_panes() -> None:
+    driver = driver_of(Results())
+    for window in (1, 11):
+        driver.deliver(*((f"{place:03}" + "x" * 4_000, "", window) for place in range(50)))
+        driver.commit_all()
+    assert driver.state.panes.bytes > 2 * 50 * 4_003
+    assert opened(driver).state.panes.bytes > 2 * 50 * 4_003, "after a takeover, too"
+    driver.watermark(20)
+    driver.commit_all()
+    assert driver.state.panes.bytes == 0

@@ -11,7 +11,7 @@ trust the row.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Final
 
 from millwheel.model.page_keys import is_page_key
@@ -63,8 +63,15 @@ class CellCache:
     It has many methods: the steps of that way.
     """
 
-    def __init__(self, limit_bytes: int, evicted: bool) -> None:
-        self.limit_bytes = limit_bytes
+    def __init__(self, limit_bytes: int, evicted: bool, beside: Callable[[], int] = int) -> None:
+        """
+        Args:
+            limit_bytes: The limit of the states and of what is beside them.
+            evicted: Whether some rows may not be in the cache.
+            beside: The bytes of what shares the limit. The default is 0.
+        """
+        self._limit_bytes = limit_bytes
+        self._beside = beside
         self.evicted = evicted
         self.bytes_held = 0
         self._states: dict[bytes, KeyCell | bytes] = {}
@@ -87,6 +94,15 @@ class CellCache:
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._states
+
+    @property
+    def limit_bytes(self) -> int:
+        """What the states may take: what is left beside panes by columns, and at least a quarter of all.
+
+        Panes cannot be evicted, so states leave memory in their place (G13). With less than a quarter, each hook would
+        read a row.
+        """
+        return max(self._limit_bytes - self._beside(), self._limit_bytes // 4)
 
     @property
     def bytes_pinned(self) -> int:

@@ -32,10 +32,10 @@ _SHORT_BYTES: Final = 256 << 10
 class StateRows:
     """Captures rows that are due, in slices, and writes all of them at once. One write is in flight at a time.
 
-    When it is acknowledged, its cells are settled, again in slices. Work goes on between two slices, because the rows
-    of many keys take long. A row of a later slice may be
-    newer than the commit at which the first one was captured. Then it has that commit's change, too. One write, because
-    the embedded store compares rows with what it has if an earlier write had newer commits.
+    When it is acknowledged, the pump settles its cells, again in slices. Work goes on between two slices, because the
+    rows of many keys take long. A row of a later slice may be newer than the commit at which the first slice was
+    captured. Then it has that commit's change, too. All slices are one write, because the embedded store compares rows
+    with what it has if an earlier write had newer commits.
 
     In each method, ``needed`` is whether something waits for the rows: a base that shows their commits.
     """
@@ -95,15 +95,16 @@ class StateRows:
         """
         return bool(self.left) or now >= self.times.due_at(self._cells.dirty_count) or needed or self._cells.needs_flush
 
-    def flushed(self, number: int, busy: Container[bytes] = ()) -> None:
-        """The rows of a write are acknowledged. The cells of ``busy`` keys are in use."""
-        if self.flush is None or self.flush[0] != number or self.settling:
-            return
-        self.settling, self._settled = True, 0
-        self.settle(busy)
+    def flushed(self, number: int) -> None:
+        """The rows of a write are acknowledged. The pump settles them."""
+        if self.flush is not None and self.flush[0] == number and not self.settling:
+            self.settling, self._settled = True, 0
 
     def settle(self, busy: Container[bytes]) -> None:
-        """Mark a slice of the rows that were written as acknowledged. After the last one, rows may be captured."""
+        """Mark a slice of the rows that were written as acknowledged. After the last one, rows may be captured.
+
+        The cells of ``busy`` keys are in use.
+        """
         assert self.flush is not None, "a write is acknowledged"
         _, rows = self.flush
         first, self._settled = self._settled, self._settled + self._most

@@ -28,7 +28,7 @@ from millwheel.sdk.options import LateAction
 from millwheel.windows.assigners import window_tag
 from millwheel.worker.interval.hooks.pane_reading import Divided, PaneReader, picked
 from millwheel.worker.interval.hooks.runner import Runner
-from millwheel.worker.interval.intake import DeliveryReceipt
+from millwheel.worker.interval.intake import DeliveryReceipt, increasing
 from millwheel.worker.interval.panes.key_index import distinct, selector
 from millwheel.worker.interval.panes.table import MAX_WINDOWS, WindowPanes
 from millwheel.worker.interval.setup import IntervalSetup
@@ -73,12 +73,13 @@ class PaneGate:
         return (
             len(receipt.delivery.keys) >= settings.columns_from
             and panes.bytes < settings.columns_bytes
-            and panes.bytes + cells.bytes_held < cells.limit_bytes
+            and panes.bytes + cells.bytes_held < settings.cache_bytes
             and not self._timers.spilled.parts
         )
 
     def divide(self, receipt: DeliveryReceipt, indexes: Sequence[int]) -> Divided:
         """Apply the rules to records of one delivery."""
+        assert increasing(indexes), "queued records are in the delivery's order (G1)"
         keys = receipt.delivery.keys
         found = self._in_time(receipt, indexes)
         self._reader.read(receipt, indexes, found)

@@ -132,6 +132,7 @@ def _apply(table: PaneTable, change: PaneChange) -> None:
         known = window.keys
         known.extend([b""] * (int(rows[-1]) + 1 - len(known)))
         for row, key in zip(rows[len(rows) - len(keys) :].tolist(), keys, strict=True):
+            window.key_bytes += len(key) - len(known[row])
             known[row] = key
             window.rows[key] = row
         window.grow()

@@ -35,7 +35,8 @@ MAX_WINDOWS: Final = 1_000
 """The most windows of a table. Each costs some NumPy calls for each batch with records of it. The panes of further
 windows are kept by hooks."""
 _PANE_BYTES: Final = 120
-"""Bytes counted for a pane besides its columns: an entry of a dict and of a list, and the key's object."""
+"""Bytes counted for a pane besides its columns and its key's length: an entry of a dict and of a list, and the key's
+object."""
 _KEY_OBJECT_BYTES: Final = 50
 """The part of the key's object. A window that finds its panes by an index shares the objects there."""
 
@@ -58,8 +59,8 @@ class WindowPanes:
     """The panes of one window."""
 
     __slots__ = (
-        "added", "closing", "columns", "counted", "end", "form", "keys", "numbered", "passed", "reach", "rows",
-        "sealed", "start",
+        "added", "closing", "columns", "counted", "end", "form", "key_bytes", "keys", "numbered", "passed", "reach",
+        "rows", "sealed", "start",
     )  # fmt: skip
 
     def __init__(self, name: WindowName, kinds: Iterable[str]) -> None:
@@ -71,6 +72,8 @@ class WindowPanes:
         """The rows of the panes that are here, by key."""
         self.keys: list[bytes] = []
         """The keys by row, also those whose panes are not here any more."""
+        self.key_bytes = 0
+        """The sum of their lengths. A key may have thousands of bytes, so it counts (G13)."""
         self.columns: list[Column] = [np.zeros(0, kind) for kind in kinds]
         self.sealed = 0
         """The rows from here on are new in the batch at hand."""
@@ -109,6 +112,7 @@ class WindowPanes:
             added = range(len(self.keys), len(self.keys) + len(new))
             self.rows.update(zip(new, added, strict=True))
             self.keys += new
+            self.key_bytes += sum(map(len, new))
             self.grow()
             if len(new) == len(keys):  # a window of very many keys is filled so
                 return np.arange(added.start, added.stop)
@@ -216,10 +220,10 @@ class WindowPanes:
     @property
     def bytes(self) -> int:
         """Approximate memory."""
-        panes, columns = len(self.keys), sum(column.nbytes for column in self.columns)
+        panes, size = len(self.keys), self.key_bytes + sum(column.nbytes for column in self.columns)
         if self.numbered is None:
-            return panes * _PANE_BYTES + columns
-        return panes * (_PANE_BYTES - _KEY_OBJECT_BYTES) + columns + self.numbered[1].nbytes
+            return panes * _PANE_BYTES + size
+        return panes * (_PANE_BYTES - _KEY_OBJECT_BYTES) + size + self.numbered[1].nbytes
 
 
 class PaneTable:
