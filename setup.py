@@ -28,6 +28,7 @@ _MODULES: Final = [
     "millwheel/worker/interval/hooks/firing.py",
     "millwheel/worker/interval/hooks/holding_records.py",
     "millwheel/worker/interval/intake.py",
+    "millwheel/worker/interval/receiver.py",
     "millwheel/worker/interval/key_bounds.py",
     "millwheel/worker/interval/draining.py",
     "millwheel/worker/interval/outbox/outbox.py",

@@ -24,13 +24,13 @@ from millwheel.client.injector.driver import SenderIdentity
 from millwheel.client.injector.encoding import RecordEncoder
 from millwheel.client.injector.ids import IdHasher, IdKind, IdScope, partition_scope
 from millwheel.client.injector.messages import (
-    Columns,
     Connect,
     ConnectionLost,
     ConnectionOpened,
     DeliveryAnswered,
     Disconnect,
     InjectorEffect,
+    KeyedRecords,
     PublishWatermark,
     RoutingArrived,
     SendBatch,
@@ -73,7 +73,7 @@ class Feed:
         self._hasher = IdHasher("events", "bench")
         self._at = 0
 
-    def columns(self, core: InjectorCore, batch: tuple[list[str], list[Any], list[int]]) -> Columns:
+    def columns(self, core: InjectorCore, batch: tuple[list[str], list[Any], list[int]]) -> KeyedRecords:
         """One batch in the form in which the driver prepares it."""
         keys, values, stamps = batch
         assert core.routing is not None
@@ -85,8 +85,10 @@ class Feed:
         numbers = range(self._at, self._at + len(values))
         self._at += len(values)
         if self._how == "opaque ids":
-            return Columns(data, stamps, {_CONSUMER: column}, IdScope(IdKind.OPAQUE), self._hasher.hash_all(numbers))
-        return Columns(data, stamps, {_CONSUMER: column}, partition_scope("events", "bench", "0"), numbers)
+            return KeyedRecords(
+                data, stamps, {_CONSUMER: column}, IdScope(IdKind.OPAQUE), self._hasher.hash_all(numbers)
+            )
+        return KeyedRecords(data, stamps, {_CONSUMER: column}, partition_scope("events", "bench", "0"), numbers)
 
 
 def client_only(records: int, how: str) -> float:

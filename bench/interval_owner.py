@@ -16,7 +16,7 @@ from millwheel.worker.interval import IntervalConfig, IntervalCore, IntervalSett
 from millwheel.worker.messages import (
     Accepted,
     AcceptSequencer,
-    Acknowledge,
+    AnswerDelivery,
     Appended,
     AppendEntry,
     DeleteEntries,
@@ -120,7 +120,7 @@ class IntervalOwner:
                 await store.delete_entries(effect.journal, effect.below)
             case DeleteParts():
                 await store.delete_parts(effect.journal, effect.parts)
-            case Acknowledge() | Report():
+            case AnswerDelivery() | Report():
                 pass
             case _:
                 raise TypeError(f"nothing performs the effect {effect!r:.200}")

@@ -29,7 +29,7 @@ FORMS: Final = ("free", "held")
 _BEGIN: Final = 1_767_225_600_000_000
 _MINUTE: Final = 60_000_000
 _PATIENCE: Final = 300.0
-_LOOK_SECONDS: Final = 1.0
+_POLL_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _until_still(look: Callable[[], dict[str, str]]) -> None:
         seen.append(look())
         if len(seen) > 5 and seen[-1] and all(one == seen[-1] for one in seen[-5:]):
             return
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     raise RuntimeError("the source does not come to rest")
 
 
@@ -114,7 +114,7 @@ def _until_complete(address: str, form: str, keys: int, complete: int) -> None:
     while asyncio.run(_results(address, form)) < wanted:
         if time.monotonic() > end:
             raise RuntimeError("results are missing")
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     found = read_stream(f"{form}/minutes", address=address)
     windows = set(zip(found.column("key").to_pylist(), found.column("start").to_pylist(), strict=True))
     if not len(windows) == found.num_rows == wanted:

@@ -20,6 +20,7 @@ from typing import Any
 from millwheel.embedded.database import EmbeddedDatabase
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import MIN_TIMESTAMP
+from millwheel.rpc.clock import steady_now
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import JournalHead, StateStore
 from millwheel.worker.dedup import PositionIds, Sender
@@ -27,7 +28,7 @@ from millwheel.worker.log import AckOffset, Fetch, LogConfig, LogCore, Publish, 
 from millwheel.worker.messages import (
     Accepted,
     AcceptSequencer,
-    Acknowledge,
+    AnswerDelivery,
     Appended,
     AppendEntry,
     DeleteEntries,
@@ -42,7 +43,6 @@ from millwheel.worker.messages import (
     StatesFlushed,
     WriteParts,
 )
-from millwheel.worker.process.events import steady_now
 from millwheel.worker.process.host import CoreHost
 from millwheel.worker.process.run_queue import RunQueue
 
@@ -95,7 +95,7 @@ def through_core(size: int, subscribed: bool, depth: int) -> None:
                     events.append(StatesFlushed(one.number))
                 elif isinstance(one, WriteParts):
                     events.append(PartsWritten(one.number))
-                elif not isinstance(one, Acknowledge | Report | DeleteEntries | DeleteParts):
+                elif not isinstance(one, AnswerDelivery | Report | DeleteEntries | DeleteParts):
                     raise TypeError(f"nothing performs the effect {one!r:.200}")
     spent = time.perf_counter() - started
     how = "a cursor that ACKs" if subscribed else "no subscriber"
@@ -152,7 +152,7 @@ class _Run:
         self.host.post(Fetch(self))
         self.news.set()
 
-    def reply(self, token: int, outcome: DeliveryOutcome.ValueType, remaining: Sequence[int], message: str) -> None:
+    def reply(self, token: int, outcome: DeliveryOutcome.ValueType, indexes: Sequence[int], message: str) -> None:
         """Process the log's answer to a delivery."""
         if outcome != DeliveryOutcome.DELIVERY_OUTCOME_ACKED:
             raise SystemExit(f"refused: {message}")

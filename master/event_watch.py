@@ -15,7 +15,7 @@ from millwheel.rpc.v1 import cluster_pb2 as cluster
 
 __all__ = ["JOINED", "LEFT", "LOST", "EventWatch"]
 
-MOST_LEFT: Final = 1_000
+MAX_LEFT: Final = 1_000
 """Workers that have left are remembered, so many at most. In some clusters each start of a worker has another name."""
 _ACTOR = "master"
 _NEXT = "; next attempt"
@@ -105,7 +105,7 @@ class EventWatch:
             address = workers[name].endpoint.address
             joined.append(_worker(JOINED, name, f"worker {name} at {address} is registered"))
         self._workers = {name: one.started_at_us for name, one in workers.items()}
-        for name in [*(one for one in self.left if one in workers), *list(self.left)[:-MOST_LEFT]]:
+        for name in [*(one for one in self.left if one in workers), *list(self.left)[:-MAX_LEFT]]:
             self.left.pop(name, None)
         return [*gone, *joined]
 

@@ -29,7 +29,7 @@ __all__ = [
 
 _SMOOTHING: Final = 0.5
 """The weight of the newest value in a smoothed cost. The rest is the previous cost."""
-MOST_TRENDS: Final = 10_000
+MAX_TRENDS: Final = 10_000
 """Of so many intervals that are behind, a trend is kept: about 10 MB. After an outage, all intervals may be behind."""
 
 
@@ -131,7 +131,7 @@ class LoadBook:
     def _trend(self, load: wire.IntervalLoad, now: Timestamp, *, same: bool) -> Trend | None:
         """Continue the trend of an interval's backlog. Another owner, not the ``same``, begins a new one."""
         trend = self._trends.pop(load.journal, None)
-        if load.system_lag_seconds < TRACKED_SECONDS or len(self._trends) >= MOST_TRENDS:
+        if load.system_lag_seconds < TRACKED_SECONDS or len(self._trends) >= MAX_TRENDS:
             return None
         trend = trend if same and trend is not None else Trend()
         trend.add(now, load.system_lag_seconds, load.records_per_second, load.queued_records)

@@ -42,8 +42,8 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 
 __all__ = [
     "SPLIT_BY_OPERATOR",
+    "FoundInterval",
     "IntervalChange",
-    "IntervalPlace",
     "find",
     "find_next",
     "incarnation_of",
@@ -66,7 +66,7 @@ _NO_LOADS: Final[Mapping[str, float]] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class IntervalPlace:
+class FoundInterval:
     """One interval of one incarnation. ``code`` None: the interval belongs to a stream's log."""
 
     incarnation: IncarnationId
@@ -107,7 +107,7 @@ def incarnation_of(known: Catalog, name: IntervalName) -> IncarnationId:
     return found
 
 
-def find(known: Catalog, name: IntervalName) -> IntervalPlace:
+def find(known: Catalog, name: IntervalName) -> FoundInterval:
     """Return the interval that ``name`` refers to. RequestError says why there is none, or that there are several."""
     incarnation = incarnation_of(known, name)
     found = _interval(known, incarnation, name)
@@ -122,7 +122,7 @@ def find(known: Catalog, name: IntervalName) -> IntervalPlace:
             f"{incarnation} is being removed: its intervals only deliver what they still have",
             reason="NOT_RUNNING",
         )
-    return IntervalPlace(incarnation, found, code_of(known, incarnation))
+    return FoundInterval(incarnation, found, code_of(known, incarnation))
 
 
 def _interval(known: Catalog, incarnation: IncarnationId, name: IntervalName) -> catalog.IntervalRecord | None:
@@ -142,12 +142,12 @@ def _interval(known: Catalog, incarnation: IncarnationId, name: IntervalName) ->
     return interval_map.locate(b"")
 
 
-def find_next(known: Catalog, place: IntervalPlace) -> IntervalPlace:
+def find_next(known: Catalog, place: FoundInterval) -> FoundInterval:
     """Return the next interval by key; RequestError (FAILED_PRECONDITION) if there is none."""
     end = place.keys.end
     found = None if end is None else known.locate(place.incarnation, end)
     if found is not None:
-        return IntervalPlace(place.incarnation, found, place.code)
+        return FoundInterval(place.incarnation, found, place.code)
     alone = place.keys.start == b""
     raise RequestError(
         FailureCode.FAILED_PRECONDITION,
@@ -179,7 +179,7 @@ def _mark(request: ReshapeRequest) -> str:
     return verbs[type(request)] + request.request_id if request.request_id else ""
 
 
-def shown(place: IntervalPlace) -> str:
+def shown(place: FoundInterval) -> str:
     """Describe an interval for people."""
     return f"interval {place.keys} of {place.incarnation} (journal {place.interval.journal})"
 
@@ -273,7 +273,7 @@ class _Reshaping:
         self._assigner = assigner
         self.is_owned = assigner.is_owned
 
-    def move(self, place: IntervalPlace, request: MoveInterval) -> _Replacement:
+    def move(self, place: FoundInterval, request: MoveInterval) -> _Replacement:
         """Change the sequencer and the owner. The journal stays, and so does the state."""
         target = request.worker or self._assigner.choose(place.code, place.interval.owner.worker_id)
         if target is None:
@@ -290,7 +290,7 @@ class _Reshaping:
             self._assigner.give(moved, target, self._builder)
         return [place.interval], [moved]
 
-    def split(self, place: IntervalPlace, request: SplitInterval) -> _Replacement:
+    def split(self, place: FoundInterval, request: SplitInterval) -> _Replacement:
         """Make two children with new journals. Both start from the parent's state."""
         if not place.code:
             raise RequestError(
@@ -319,7 +319,7 @@ class _Reshaping:
         ]
         return [place.interval], made
 
-    def merge(self, place: IntervalPlace, request: MergeIntervals) -> _Replacement:
+    def merge(self, place: FoundInterval, request: MergeIntervals) -> _Replacement:
         """Make one child that starts from both parents."""
         other = find_next(self._known, place)
         _check_independent(place)
@@ -330,7 +330,7 @@ class _Reshaping:
         return [place.interval, other.interval], [child]
 
     def _child(
-        self, place: IntervalPlace, parents: Sequence[catalog.IntervalRecord], its: KeyInterval, owner: str, mark: str
+        self, place: FoundInterval, parents: Sequence[catalog.IntervalRecord], its: KeyInterval, owner: str, mark: str
     ) -> catalog.IntervalRecord:
         child = successor_of(*parents)
         child.keys.CopyFrom(interval_to_proto(its))
@@ -347,11 +347,11 @@ class _Reshaping:
             self._assigner.assign(child, place.code, self._builder)
         return child
 
-    def _owner(self, place: IntervalPlace) -> str:
+    def _owner(self, place: FoundInterval) -> str:
         """Return the live owner, or an empty string if there is none."""
         return place.interval.owner.worker_id if self._assigner.is_owned(place.interval) else ""
 
-    def _check_worker(self, worker: str, place: IntervalPlace) -> None:
+    def _check_worker(self, worker: str, place: FoundInterval) -> None:
         record = self._known.workers.get(worker)
         if record is None:
             there = sorted(self._known.workers)
@@ -427,7 +427,7 @@ def _naming(known: Catalog, incarnation: IncarnationId, parent: catalog.ParentJo
 # Refusals.
 
 
-def _check_independent(place: IntervalPlace) -> None:
+def _check_independent(place: FoundInterval) -> None:
     if not place.interval.parents:
         return
     parents = ", ".join(parent.journal for parent in place.interval.parents)

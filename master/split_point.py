@@ -14,7 +14,7 @@ _MIN_SIDE_SHARE: Final = 0.1
 """A split that leaves one side with a smaller share of the load is not worth it."""
 
 
-def halving(place: reshape_plans.IntervalPlace, book: LoadBook) -> Division:
+def halving(place: reshape_plans.FoundInterval, book: LoadBook) -> Division:
     """Return the key that halves an interval's load; FAILED_PRECONDITION if no report or no key allows that."""
     if place.code is None:
         # A stream's log is refused later, with any key.

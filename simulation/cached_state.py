@@ -163,7 +163,7 @@ def _timers(state: IntervalState, store: MemoryStore) -> Mapping[TimerName, tupl
         found.update((row[:3], row[3:]) for row in state.timers.spilled.current_rows(rows))
     for domain, table in state.timers.tables.items():
         for key, tag, one in table.items():
-            found[key, bool(domain), tag] = one.at, one.hold, one.cause, one.origin
+            found[key, bool(domain), tag] = one.at, one.hold, one.cause, one.set_at_position
     return found
 
 

@@ -136,7 +136,7 @@ def _balanced(world: World) -> Iterator[None]:
     used = itertools.count()
     quick = BalanceSettings(cold_for=seconds(0.5), smallest_side=0.3, merge_busy=0.14)
     with (
-        patch("millwheel.worker.process.events.perf_counter", lambda: next(used) * plan.balanced),
+        patch("millwheel.worker.process.event_host.perf_counter", lambda: next(used) * plan.balanced),
         patch("millwheel.server.master.BalanceSettings", lambda: quick),
         patch("millwheel.worker.process.rates.MAX_WINDOW_SECONDS", 2.0),
         patch("millwheel.master.loads.Balancer", lambda settings, _: Balancer(settings)),

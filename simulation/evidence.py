@@ -35,7 +35,7 @@ from millwheel.worker.log import LogCore
 from millwheel.worker.log.entry import LogEntry
 from millwheel.worker.log.messages import Publish
 from millwheel.worker.log.state import LogState
-from millwheel.worker.messages import Acknowledge, SendDelivery
+from millwheel.worker.messages import AnswerDelivery, SendDelivery
 from simulation.authority_book import ShardBook
 from simulation.cached_state import differences
 from simulation.forms import BEHIND, MIDDLE
@@ -303,12 +303,12 @@ class Evidence:
         plan = self._world.plan
         return [*plan.nodes, *(one for one in (plan.added, plan.neighbour) if one is not None)]
 
-    def _acked(self, core: IntervalCore | LogCore, answer: Acknowledge) -> None:
+    def _acked(self, core: IntervalCore | LogCore, answer: AnswerDelivery) -> None:
         """A record with an ACK is committed (6.1.1)."""
         if isinstance(core, IntervalCore) and not core.state.program.options.exactly_once:
             return
         self._seen["ACK"] += 1
-        delivery, remaining = answer.delivery, frozenset(answer.remaining)
+        delivery, remaining = answer.delivery, frozenset(answer.except_for)
         if self._is_void(delivery.consumer) or self._is_of_former_life(delivery.sender):
             return
         if isinstance(delivery.ids, BatchIds) and self._joined_later(delivery.consumer):

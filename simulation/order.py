@@ -54,7 +54,7 @@ class JournalOrder:
         """The last production of each producing key that each consumer's key has consumed: the number of its append."""
         self._last_of: dict[tuple[Place, str], tuple[int, int]] = {}
         """The same by stream: append and position. Weak productions use the stream "" and have no position."""
-        self._weak = WeakSendings()
+        self._weak = WeakAttempts()
 
     def sent(self, core: IntervalCore, send: SendDelivery) -> None:
         """An owner sends productions, for the first time or again."""
@@ -109,22 +109,22 @@ class JournalOrder:
                 self._made[journal, position] = self._appends, stream, producer, dict(targets)
 
 
-class WeakSendings:
-    """The owner and the order of each weak production's first sending."""
+class WeakAttempts:
+    """The owner and the order of each weak production's first attempt."""
 
     def __init__(self) -> None:
         self._producers: dict[bytes, bytes] = {}
         """By id: the producing key."""
         self._first: dict[tuple[bytes, str], tuple[tuple[str, int], Place, int]] = {}
-        """By id and consumer: the owner (journal and sequencer), the place, and the number of the sending."""
+        """By id and consumer: the owner (journal and sequencer), the place, and the number of the attempt."""
         self._remade: set[tuple[bytes, str]] = set()
         """Productions that several owners have sent."""
         self._taken: set[tuple[bytes, str]] = set()
         """Productions that have been consumed."""
-        self._sendings = 0
+        self._attempts = 0
 
     def sent(self, outbox: Outbox, delivery: Delivery) -> None:
-        """Record the first sending of each record."""
+        """Record the first attempt of each record."""
         sender, ids = delivery.sender, delivery.ids
         if not isinstance(ids, OpaqueIds) or sender.keys is None:
             return
@@ -133,16 +133,16 @@ class WeakSendings:
                 self._producers.update(zip(batch.opaque, batch.producers, strict=False))
         owner = sender.name, sender.sequencer
         for one, key in zip(ids.ids, delivery.keys, strict=True):
-            self._sendings += 1
+            self._attempts += 1
             name = one, delivery.consumer
             if (first := self._first.get(name)) is None:
                 place = f"{sender.name}, {sender.sequencer}", self._producers[one], delivery.consumer, key
-                self._first[name] = owner, place, self._sendings
+                self._first[name] = owner, place, self._attempts
             elif first[0] != owner:
                 self._remade.add(name)
 
     def first(self, one: bytes, consumer: str) -> tuple[Place, tuple[int, int]] | None:
-        """The place that a record goes to, and the number of its first sending; None if its order is not checked.
+        """The place that a record goes to, and the number of its first attempt; None if its order is not checked.
 
         The order of a copy is not checked. A computation that is not exactly-once makes a copy when it receives its
         input again, perhaps after the consumer has forgotten the id.

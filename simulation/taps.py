@@ -28,7 +28,7 @@ from millwheel.worker.log import LogCore
 from millwheel.worker.log import core as log_core
 from millwheel.worker.log.messages import Publish, Subscribe
 from millwheel.worker.log.state import LogState
-from millwheel.worker.messages import Accepted, Acknowledge, Appended, Opened, SendDelivery
+from millwheel.worker.messages import Accepted, AnswerDelivery, Appended, Opened, SendDelivery
 from millwheel.worker.owner import OwnerCore
 
 __all__ = ["Taps"]
@@ -46,7 +46,7 @@ class Taps:
     """A journal, and an append to it."""
     recoveries: list[Callable[[IntervalState | LogState], None]] = field(default_factory=list)
     """The state of an interval or a log that was just recovered from the store."""
-    acks: list[Callable[[IntervalCore | LogCore, Acknowledge], None]] = field(default_factory=list)
+    acks: list[Callable[[IntervalCore | LogCore, AnswerDelivery], None]] = field(default_factory=list)
     """A receiver's ACK, in flight to the sender."""
     deliveries: list[Callable[[IntervalCore, SendDelivery], None]] = field(default_factory=list)
     """A delivery that an interval sends."""
@@ -118,7 +118,7 @@ class Taps:
 
     def _on_effect(self, core: Any, effect: Any, cursors: dict[int, Subscribe]) -> None:
         kind = type(effect)
-        if kind is Acknowledge and effect.outcome == _ACKED:
+        if kind is AnswerDelivery and effect.outcome == _ACKED:
             for acked in self.acks:
                 acked(core, effect)
         elif kind is SendDelivery:

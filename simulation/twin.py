@@ -28,7 +28,7 @@ __all__ = ["IntervalTwin", "Place", "TimerName", "load_ids", "plain_entry", "rea
 TimerName = tuple[bytes, bool, str]
 """Key, whether it is a timer of the wall clock, tag."""
 Setting = tuple[int, int | None, int, int]
-"""Time, hold, cause, origin."""
+"""Time, hold, cause, position of the setting."""
 WindowName = tuple[int, int, bytes]
 """Start, end, form of the columns."""
 Place = tuple[str, int, str]

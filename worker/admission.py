@@ -24,7 +24,7 @@ from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.dedup import CheckOutcome, DeliveryVerdict, OpaqueIds
 from millwheel.worker.id_segments import AdmissionState, IdSegments
 from millwheel.worker.lookups import KNOWN_BEFORE, Admission, DeliveryLookups, WaitingBytes, refusal
-from millwheel.worker.messages import Acknowledge, Delivery, OwnerEffect
+from millwheel.worker.messages import AnswerDelivery, Delivery, OwnerEffect
 from millwheel.worker.ordered_senders import OrderedSender, OrderedSenders, out_of_order
 from millwheel.worker.turns import HolderTurns
 
@@ -66,7 +66,7 @@ class ArrivalOrder(OrderedSenders):
         sender = self.senders.get(name)
         if sender is not None and delivery.sender.sequencer < sender.sequencer:
             why = f"sequencer {delivery.sender.sequencer} has a successor"
-            out.append(Acknowledge(delivery, _REFUSED, (), why))
+            out.append(AnswerDelivery(delivery, _REFUSED, (), why))
             return
         if sender is None or order.after == 0 or not self._follows(sender, delivery):
             sender = self._begun(sender, delivery)
@@ -77,7 +77,7 @@ class ArrivalOrder(OrderedSenders):
         self.senders.move_to_end(name)
         if sender.waiting:
             if len(sender.waiting) > MAX_WAITING_PER_SENDER or not self._room.enter(delivery):
-                out.append(Acknowledge(delivery, _FULL, (), "an earlier delivery of the sender waits for a look-up"))
+                out.append(AnswerDelivery(delivery, _FULL, (), "an earlier delivery of the sender waits for a look-up"))
                 return
             sender.waiting.append(delivery)
             sender.last = order.number
@@ -165,7 +165,7 @@ class DeliveryAdmission:
             return self.admit(delivery, verdict, verdict.fresh, verdict.waiting, out)
         if verdict.outcome is CheckOutcome.REFUSED_SEQUENCER:
             why = f"sequencer {delivery.sender.sequencer} has a successor"
-            out.append(Acknowledge(delivery, _REFUSED, (), why))
+            out.append(AnswerDelivery(delivery, _REFUSED, (), why))
             return Admission.REFUSED
         if verdict.outcome is CheckOutcome.SEND_AGAIN:
             out.append(refusal(delivery, "too old to distinguish from a duplicate: send it again as it now stands"))
@@ -224,13 +224,13 @@ class DeliveryAdmission:
         committed = size - len(fresh) - len(excluded)
         left = bool(fresh) or not committed
         if left and committed:
-            out.append(Acknowledge(delivery, _ACKED, sorted([*fresh, *excluded]), KNOWN_BEFORE))
+            out.append(AnswerDelivery(delivery, _ACKED, sorted([*fresh, *excluded]), KNOWN_BEFORE))
         elif left and delivery.order is not None and delivery.order.asks:
-            out.append(Acknowledge(delivery, _ACKED, range(size)))
+            out.append(AnswerDelivery(delivery, _ACKED, range(size)))
         if excluded:
             out.append(refusal(delivery, why, excluded))
         if not left:
-            out.append(Acknowledge(delivery, _ACKED, excluded, KNOWN_BEFORE))
+            out.append(AnswerDelivery(delivery, _ACKED, excluded, KNOWN_BEFORE))
 
     def retire(self, names: Collection[str]) -> None:
         """Drop the state of journals under which no interval sends any more, and of removed computations (G13)."""

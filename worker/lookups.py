@@ -16,7 +16,7 @@ from millwheel.store.contract import CorruptValueError
 from millwheel.worker.dedup import DeliveryVerdict
 from millwheel.worker.id_segments import SEGMENT_PART, AdmissionState, IdSegments
 from millwheel.worker.messages import (
-    Acknowledge,
+    AnswerDelivery,
     CheckSequence,
     Delivery,
     OwnerEffect,
@@ -57,12 +57,12 @@ class Admission(Enum):
     """Refused: the delivery needs a look-up, and there is no room in which it can wait."""
 
 
-def refusal(delivery: Delivery, why: str, indexes: Sequence[int] | None = None) -> Acknowledge:
+def refusal(delivery: Delivery, why: str, indexes: Sequence[int] | None = None) -> AnswerDelivery:
     """Ask the sender to send the records ``indexes`` again later. None: all records."""
     if indexes is None:
         # An ordered sender gets no indexes: it continues from this delivery as a whole.
         indexes = range(len(delivery.keys)) if delivery.order is None else ()
-    return Acknowledge(delivery, _FULL, indexes, why)
+    return AnswerDelivery(delivery, _FULL, message=why, only=indexes)
 
 
 class WaitingBytes:
@@ -211,7 +211,7 @@ class DeliveryLookups:
                 self._ids.admit(delivery)
                 admission = self._admission.check(delivery, out)
             else:
-                out.append(Acknowledge(delivery, _REFUSED, (), f"sequence {event.sequence} is retired"))
+                out.append(AnswerDelivery(delivery, _REFUSED, (), f"sequence {event.sequence} is retired"))
             if admission is not Admission.WAITS:
                 # A delivery that waits for another look-up stays counted.
                 self._waiting.leave(delivery)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 __all__ = [
     "AcceptSequencer",
     "Accepted",
-    "Acknowledge",
     "Acknowledged",
+    "AnswerDelivery",
     "AppendEntry",
     "Appended",
     "AsyncHook",
@@ -397,16 +397,19 @@ class AppendEntry:
 
 
 @dataclass(slots=True)
-class Acknowledge:
-    """Answer a delivery.
-
-    ``outcome`` applies to all its records except ``remaining``. If refused as full, it applies only to ``remaining``.
-    """
+class AnswerDelivery:
+    """Answer a delivery. ``outcome`` applies to all its records but ``except_for``, or to ``only`` some of them."""
 
     delivery: Delivery
     outcome: DeliveryOutcome.ValueType
-    remaining: Sequence[int] = ()
+    except_for: Sequence[int] = ()
     message: str = ""
+    only: Sequence[int] = ()
+
+    @property
+    def indexes(self) -> Sequence[int]:
+        """The indexes of the message to the sender: what one of the two fields has. The outcome says which one."""
+        return self.only or self.except_for
 
 
 @dataclass(slots=True)
@@ -574,7 +577,7 @@ StoreEffect = (
 )
 """Work for the store."""
 
-PeerEffect = Acknowledge | SendDelivery | Report | AcceptSequencer | CheckSequence
+PeerEffect = AnswerDelivery | SendDelivery | Report | AcceptSequencer | CheckSequence
 """Messages to senders, consumers, the authority and the coordinator."""
 
 HookReport = HookFailed | HooksSlow

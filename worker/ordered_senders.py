@@ -8,7 +8,7 @@ from typing import Final
 
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.lookups import Admission, WaitingBytes
-from millwheel.worker.messages import Acknowledge, Delivery, OwnerEffect
+from millwheel.worker.messages import AnswerDelivery, Delivery, OwnerEffect
 
 __all__ = ["OrderedSender", "OrderedSenders", "out_of_order"]
 
@@ -137,9 +137,9 @@ class OrderedSenders:
                     del self.senders[name]
 
 
-def out_of_order(delivery: Delivery) -> Acknowledge:
+def out_of_order(delivery: Delivery) -> AnswerDelivery:
     """The refusal of a delivery that does not follow what was accepted here."""
     outcome = DeliveryOutcome.DELIVERY_OUTCOME_OUT_OF_ORDER
-    return Acknowledge(
+    return AnswerDelivery(
         delivery, outcome, (), "what comes before it is not known here yet, so the sender begins with its oldest"
     )

@@ -12,7 +12,7 @@ from millwheel.model.deliveries import Delivery
 from millwheel.model.traces import Operation, RecordSpan, SpanSource
 from millwheel.model.wording import refusal_name
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.worker.messages import Acknowledge, Deposed, OpenFailed
+from millwheel.worker.messages import AnswerDelivery, Deposed, OpenFailed
 
 __all__ = ["OwnerTraces", "ReceivedRecord"]
 
@@ -59,7 +59,7 @@ class OwnerTraces:
 
     def after(self, effect: Any) -> None:
         """The owner's step has had an effect."""
-        if type(effect) is Acknowledge and effect.delivery in self.received:
+        if type(effect) is AnswerDelivery and effect.delivery in self.received:
             self._answered(effect)
 
     def close(self, why: str) -> None:
@@ -81,11 +81,10 @@ class OwnerTraces:
         if records:
             self.received[delivery] = records
 
-    def _answered(self, answer: Acknowledge) -> None:
-        records, named = self.received[answer.delivery], answer.remaining
-        acked = answer.outcome == _ACKED
-        # With ACKED, `remaining` names what is not concerned. With REFUSED_FULL, it names what is, if not everything.
-        concerned = [one for one in records if not named or (one in named) != acked]
+    def _answered(self, answer: AnswerDelivery) -> None:
+        records, acked = self.received[answer.delivery], answer.outcome == _ACKED
+        only, left_out = answer.only, answer.except_for
+        concerned = [one for one in records if (one in only if only else one not in left_out)]
         for index in concerned:
             record = records.pop(index)
             if not acked:

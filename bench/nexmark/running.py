@@ -16,7 +16,7 @@ from bench.peers.usage import MEBI, Usage
 __all__ = ["QueryRun", "compared", "run_query"]
 
 _LOOK: Final = 0.1
-_MOST_SHOWN: Final = 200
+_MAX_SHOWN: Final = 200
 
 
 class QueryRun(msgspec.Struct):
@@ -94,5 +94,5 @@ def compared(found: Counter[Row], expected: Counter[Row]) -> str:
     extra.subtract(expected)
     kinds = (("rows are missing", +missing), ("rows too many", +extra))
     return "; ".join(
-        f"{rows.total():,} {what}, such as {next(iter(rows))!s:.{_MOST_SHOWN}}" for what, rows in kinds if rows
+        f"{rows.total():,} {what}, such as {next(iter(rows))!s:.{_MAX_SHOWN}}" for what, rows in kinds if rows
     )

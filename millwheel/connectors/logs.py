@@ -32,7 +32,7 @@ _SEEK: Final = 2.0
 """Seconds that a read goes on if all records that it finds are older than the beginning."""
 _PATIENCE: Final = 30.0
 """Seconds to look for a log that cannot be reached. A call of a connector has a minute."""
-_MOST_RAW: Final = 256 << 10
+_MAX_RAW: Final = 256 << 10
 """The most bytes of a record that cannot be read. A record of a stream has up to 1 MiB."""
 
 log = logging.getLogger("millwheel.logs")
@@ -313,7 +313,7 @@ class _LogReader(SplitReader[T, LogPosition]):
         try:
             return self._source.decode(value)
         except Exception as error:
-            return UnreadRecord(self._source.stream, _place(offset), error_message(error), value[:_MOST_RAW])
+            return UnreadRecord(self._source.stream, _place(offset), error_message(error), value[:_MAX_RAW])
 
     def _begins_at_once(self, since: Timestamp, oldest: int) -> None:
         """The first record that is kept is as new as the beginning. So others of that time may be missing."""

@@ -41,7 +41,7 @@ class Timing(msgspec.Struct, frozen=True):
         rate = self.records_per_second
         return 0 if rate is None else int(records / rate * 1_000_000)
 
-    def too_far_ahead(self, split: int, of_all: int, search: int) -> bool:
+    def too_far_ahead(self, split: int, all_splits: int, search: int) -> bool:
         """Whether a split waits for slower ones, because states of windows grow with the distance (section 8.4).
 
         *Invariant (G8): the split that holds the low watermark reads.* It is not ahead of it. And if the search for
@@ -49,7 +49,7 @@ class Timing(msgspec.Struct, frozen=True):
 
         Args:
             split: The low watermark of the split.
-            of_all: The low watermark of all splits, as it was last broadcast.
+            all_splits: The low watermark of all splits, as it was last broadcast.
             search: The low watermark of the search for splits, which says how old those that come later may be.
         """
-        return self.allowed_skew is not None and of_all < search and split - of_all > self.allowed_skew
+        return self.allowed_skew is not None and all_splits < search and split - all_splits > self.allowed_skew

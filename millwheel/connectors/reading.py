@@ -18,7 +18,7 @@ import msgspec
 from millwheel.connectors.handles import CALL_SECONDS, Handles
 from millwheel.connectors.pacing import Timing
 from millwheel.connectors.source import (
-    MOST_RECORDS,
+    MAX_RECORDS,
     BadRecord,
     BadRecordError,
     Read,
@@ -42,28 +42,28 @@ from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import KeyExtractionError, TooLargeError, UsageError
 from millwheel.sdk.records import Record, Timer
 
-__all__ = ["MOST_BYTES", "MOST_SPLITS", "FindSplits", "ReadSplits", "Split", "SplitState"]
+__all__ = ["MAX_BYTES", "MAX_SPLITS", "FindSplits", "ReadSplits", "Split", "SplitState"]
 
 P = TypeVar("P")
 log = logging.getLogger(__name__)
 
-MOST_SPLITS: Final = 100_000
+MAX_SPLITS: Final = 100_000
 """The most splits of a source. The names of all of them are one state."""
-MOST_BYTES: Final = 16 << 20
+MAX_BYTES: Final = 16 << 20
 """The most of one read (G13): the records as they are stored, and what they become for consumers of their stream."""
 _REMEDY: Final = (
     "it is tried again by itself, and cannot be given up: see whether the source can be reached and has the split, or "
     "mend its code; then `millwheel topology update`"
 )
-_READS_AT_ONCE: Final = 100
-_PAUSE_AFTER: Final = 100_000
+_MAX_READS_AT_ONE_TIME: Final = 100
+_PAUSE_US: Final = 100_000
 """A clock that stands still, as in a test, lets a split read so often. Then it must pass so many microseconds."""
 _MANY_BAD: Final = 10
 """If so many records of a split cannot be read, and most of it, the log says so."""
-_MOST_RAW: Final = 1_000
+_MAX_RAW: Final = 1_000
 """The most characters of a bad record's value."""
 _UNREAD: Final = frozenset[type]({UnreadRecord})
-_MOST_ERROR: Final = 10_000
+_MAX_ERROR: Final = 10_000
 """The most characters of a bad record's error: a function of the program may have raised it."""
 
 
@@ -125,13 +125,13 @@ class FindSplits(Computation[None, Found]):
         raise AssertionError("a computation without inputs gets no record")
 
     async def process_timer(self, ctx: Context[Found], timer: Timer) -> None:
-        asked = ctx.now
+        began = ctx.now
         async with asyncio.timeout(CALL_SECONDS):
             splits = await self._source.splits()
         known = set(ctx.state.names)
-        if len(known.union(splits.names)) > MOST_SPLITS:
+        if len(known.union(splits.names)) > MAX_SPLITS:
             raise UsageError(
-                f"the source has more than {MOST_SPLITS:,} splits by now: let a split have several of its parts, such "
+                f"the source has more than {MAX_SPLITS:,} splits by now: let a split have several of its parts, such "
                 "as all files of a day, and give the stream another name, which begins without any"
             )
         for name in splits.names:
@@ -142,7 +142,7 @@ class FindSplits(Computation[None, Found]):
                 ctx.produce(self._output, Split(name), timestamp=Timestamp(ctx._earliest))
         if not splits.final:
             oldest = splits.no_older_than
-            oldest = Timestamp(asked - self._timing.out_of_order) if oldest is None else oldest
+            oldest = Timestamp(began - self._timing.out_of_order) if oldest is None else oldest
             again = Timestamp(ctx.now + self._timing.find_every)
             ctx.set_timer(again, domain=TimeDomain.PROCESSING_TIME, hold=Timestamp(min(oldest, LAST_TIMESTAMP)))
 
@@ -171,7 +171,7 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         self._timestamp = timestamp
         self._bad = bad
         has_bad = BadRecord in (record_type, *get_args(record_type))
-        self._unread: frozenset[type] = _UNREAD if has_bad else _UNREAD | {BadRecord}
+        self._bad_class: frozenset[type] = _UNREAD if has_bad else _UNREAD | {BadRecord}
         """The classes of values that could not be read. In a stream of BadRecords, a plain one is a record."""
         self._readers = Handles[SplitReader[Any, P]]()
         self._reads_at: dict[str, tuple[int, int]] = {}
@@ -209,18 +209,18 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         ctx.set_timer(ctx.now, domain=TimeDomain.PROCESSING_TIME, hold=MIN_TIMESTAMP)
 
     async def process_timer(self, ctx: Context[SplitState[P]], timer: Timer) -> None:
-        state, split, asked = ctx.state, ctx.key, ctx.now
-        state.waits = self._timing.too_far_ahead(state.watermark, ctx._scope.of_all(), ctx.watermark)
+        state, split, began = ctx.state, ctx.key, ctx.now
+        state.waits = self._timing.too_far_ahead(state.watermark, ctx._scope.own_low_watermark(), ctx.watermark)
         if state.waits:
-            self._read_again(ctx, self._timing.pause_after_nothing(asked - state.read_at))
+            self._read_again(ctx, self._timing.pause_after_nothing(began - state.read_at))
             return
         position = state.position
         async with self._readers.use(split, position, lambda: self._source.open_reader(split, position)) as used:
-            used.handle.most_records = self._most.get(split, MOST_RECORDS)
+            used.handle.most_records = self._most.get(split, MAX_RECORDS)
             async with asyncio.timeout(CALL_SECONDS):
                 read = await used.handle.read()
             before = state.bad
-            self._take(ctx, state, read, asked)
+            self._take(ctx, state, read, began)
             self._count(ctx, read, state.bad - before)
             if state.bad > before:
                 self._warn(ctx, state)
@@ -253,40 +253,40 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
                 *(ctx._scope.topology, self._output, state.bad, state.records, ctx.key, self._bad, self._last_error),
             )
 
-    def _take(self, ctx: Context[SplitState[P]], state: SplitState[P], read: Read[Any, P], asked: Timestamp) -> None:
-        """Produce what was read, and set the timer of the next read. ``asked``: when the read began."""
-        if len(read.records) > MOST_RECORDS:
-            raise UsageError(f"a read has {len(read.records):,} records: return {MOST_RECORDS:,} at most")
+    def _take(self, ctx: Context[SplitState[P]], state: SplitState[P], read: Read[Any, P], began: Timestamp) -> None:
+        """Produce what was read, and set the timer of the next read. ``began``: when the read began."""
+        if len(read.records) > MAX_RECORDS:
+            raise UsageError(f"a read has {len(read.records):,} records: return {MAX_RECORDS:,} at most")
         ctx._earliest = int(MIN_TIMESTAMP)  # records of a source may be late, as those of an injector
         # Times in another unit are found by comparison with the cause. With 0, none is looked for.
-        ctx._cause = 0 if self._takes_any_time() else asked
-        newest = self._produce(ctx, state, read, asked)
-        ctx._cause = asked
+        ctx._cause = 0 if self._takes_any_time() else began
+        newest = self._produce(ctx, state, read, began)
+        ctx._cause = began
         self._let_grow(ctx, len(read.records))
         watermark = newest if read.watermark is None else max(state.watermark, read.watermark)
         state.position, state.behind, state.ended = read.position, read.behind, read.ended
         state.records += len(read.records)
         if read.records or not state.read_at:
-            state.read_at = asked
-        if self._is_idle(state, asked):
+            state.read_at = began
+        if self._is_idle(state, began):
             # What comes to the split after the beginning of the read has a later time.
-            watermark = max(watermark, asked - self._timing.out_of_order)
+            watermark = max(watermark, began - self._timing.out_of_order)
         state.watermark = min(watermark, LAST_TIMESTAMP)
         if not read.ended:
-            self._read_again(ctx, self._pause(ctx, read, asked))
+            self._read_again(ctx, self._pause(ctx, read, began))
 
     def _read_again(self, ctx: Context[SplitState[P]], pause: int) -> None:
         """Set the timer of the next read. Until then it holds the watermark."""
         at, hold = Timestamp(ctx.now + pause), Timestamp(ctx.state.watermark)
         ctx.set_timer(at, domain=TimeDomain.PROCESSING_TIME, hold=hold)
 
-    def _produce(self, ctx: Context[SplitState[P]], state: SplitState[P], read: Read[Any, P], asked: Timestamp) -> int:
+    def _produce(self, ctx: Context[SplitState[P]], state: SplitState[P], read: Read[Any, P], began: Timestamp) -> int:
         """Produce the records. Returns the watermark that follows from their times."""
-        known = self._known_time(ctx, asked)
+        known = self._known_time(ctx, began)
         times = self._times(read)
-        newest = self._produce_all(ctx, read, times, asked, known)
+        newest = self._produce_all(ctx, read, times, began, known)
         if newest is None:
-            newest = self._produce_each(ctx, state.records, read, times, asked, known)
+            newest = self._produce_each(ctx, state.records, read, times, began, known)
         return max(state.watermark, newest - self._timing.out_of_order)
 
     def _times(self, read: Read[Any, P]) -> list[Timestamp | Exception | None]:
@@ -297,10 +297,10 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         find = self._timestamp
         if find is None:
             return [stated for _, stated in read.records]
-        return [None if type(value) in self._unread else _found(find, value) for value, _ in read.records]
+        return [None if type(value) in self._bad_class else _time_or_error(find, value) for value, _ in read.records]
 
     def _produce_all(
-        self, ctx: Context[SplitState[P]], read: Read[Any, P], times: list[Any], asked: Timestamp, known: int
+        self, ctx: Context[SplitState[P]], read: Read[Any, P], times: list[Any], began: Timestamp, known: int
     ) -> int | None:
         """Produce all records at once, if each has a value, and each a usual time or none.
 
@@ -311,33 +311,33 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
             return None
         latest = min(known + MAX_AHEAD_US, NEWEST_USUAL_US) if known else NEWEST_USUAL_US
         values: list[Any] = [value for value, _ in read.records]
-        if self._unread & set(map(type, values)):
+        if self._bad_class & set(map(type, values)):
             return None
         kinds = set(map(type, times))
         if kinds == {NoneType}:
-            times, kinds = [asked] * len(times), {int}
+            times, kinds = [began] * len(times), {int}
         if kinds != {int}:
             return None
         newest: int = max(times)
         if min(times) < OLDEST_USUAL_US or newest > latest:
             return None
-        return newest if ctx._produce_all(output, values, times, MOST_BYTES) else None
+        return newest if ctx._produce_all(output, values, times, MAX_BYTES) else None
 
     def _produce_each(
         self,
         ctx: Context[SplitState[P]],
-        former: int,
+        records_before: int,
         read: Read[Any, P],
         times: list[Timestamp | Exception | None],
-        asked: Timestamp,
+        began: Timestamp,
         known: int,
     ) -> int:
-        """Produce the records one by one. Returns their newest time. ``former``: the split's records before."""
+        """Produce the records one by one. Returns their newest time. ``records_before``: those of the split."""
         newest = int(MIN_TIMESTAMP)
         for index, ((value, _), at) in enumerate(zip(read.records, times, strict=True)):
-            if ctx._produced > MOST_BYTES:
+            if ctx._produced > MAX_BYTES:
                 raise self._too_many_bytes(ctx, index, len(read.records))
-            if type(value) in self._unread:
+            if type(value) in self._bad_class:
                 self._produce_bad(ctx, value)
                 continue
             before = ctx._produced
@@ -345,15 +345,15 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
                 if isinstance(at, Exception):
                     raise at
                 if at is None:
-                    at = asked
+                    at = began
                 elif known and type(at) is int and not is_likely(at, known):  # produce refuses other types
-                    _refuse_unlikely(at, asked)
+                    _refuse_unlikely(at, began)
                 ctx.produce(self._output, value, timestamp=at)
             except Exception as error:
                 # What other topologies make of the record is no matter of the source. And a clock's unit is one of all.
                 if ctx._produced != before or isinstance(error, UsageError | KeyExtractionError):
                     raise
-                number = former + index + 1
+                number = records_before + index + 1
                 place = f"record {number} since the beginning" if read.places is None else read.places(index)
                 self._produce_unfit(ctx, value, place, error)
                 continue
@@ -368,20 +368,20 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
             text = str(error)
         else:
             text = error.fault if isinstance(error, TooLargeError) else error_message(error)
-        raw = repr(value)[:_MOST_RAW].encode(errors="replace")
+        raw = repr(value)[:_MAX_RAW].encode(errors="replace")
         self._produce_bad(ctx, BadRecord(ctx.key, place, text, raw))
 
     def _takes_any_time(self) -> bool:
         """Whether records may have any time: the option allows it, or their times were checked before."""
         return self._timing.any_timestamp or (self._source._times_are_checked and self._timestamp is None)
 
-    def _known_time(self, ctx: Context[SplitState[P]], asked: Timestamp) -> int:
+    def _known_time(self, ctx: Context[SplitState[P]], began: Timestamp) -> int:
         """The time that records may be a year ahead of. 0: they may have any.
 
         The clock of a worker may be years behind. Then what the split had already says more, since bad records are
         never read again. A clock before 1980 says nothing.
         """
-        scope, known = ctx._scope, max(asked, ctx.state.watermark)
+        scope, known = ctx._scope, max(began, ctx.state.watermark)
         if scope.any_timestamp or self._takes_any_time() or known < OLDEST_USUAL_US:
             return 0
         return known if scope.real_clock else max(known, NEWEST_USUAL_US)
@@ -395,30 +395,30 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         self._most[ctx.key] = most = max(fit // 2, 1)
         return UsageError(
             f"split {ctx.key!r}: the first {fit:,} of {count:,} records of a read have {ctx._produced:,} bytes as they "
-            f"are stored, and {MOST_BYTES:,} is the limit. The next read gets {most:,} records. If this goes on, "
+            f"are stored, and {MAX_BYTES:,} is the limit. The next read gets {most:,} records. If this goes on, "
             "the source's reader returns more records than its most_records"
         )
 
     def _let_grow(self, ctx: Context[SplitState[P]], count: int) -> None:
         """Let the next read of a split have more records, if those of this one were few bytes."""
-        most = self._most.get(ctx.key, MOST_RECORDS)
-        if most < MOST_RECORDS and count >= most and ctx._produced * 4 <= MOST_BYTES:
-            self._most[ctx.key] = min(2 * most, MOST_RECORDS)
+        most = self._most.get(ctx.key, MAX_RECORDS)
+        if most < MAX_RECORDS and count >= most and ctx._produced * 4 <= MAX_BYTES:
+            self._most[ctx.key] = min(2 * most, MAX_RECORDS)
 
-    def _pause(self, ctx: Context[SplitState[P]], read: Read[Any, P], asked: Timestamp) -> int:
+    def _pause(self, ctx: Context[SplitState[P]], read: Read[Any, P], began: Timestamp) -> int:
         """How long the split waits for its next read, in microseconds."""
         if not read.records:
-            return self._timing.pause_after_nothing(asked - ctx.state.read_at)
-        last, count = self._reads_at.get(ctx.key, (asked, 0))
-        count = count + 1 if last == asked else 1
-        self._reads_at[ctx.key] = asked, count
-        at_least = 0 if count < _READS_AT_ONCE else _PAUSE_AFTER
-        return max(at_least, self._timing.pause_after(len(read.records)) - (ctx.now - asked))
+            return self._timing.pause_after_nothing(began - ctx.state.read_at)
+        last, count = self._reads_at.get(ctx.key, (began, 0))
+        count = count + 1 if last == began else 1
+        self._reads_at[ctx.key] = began, count
+        at_least = 0 if count < _MAX_READS_AT_ONE_TIME else _PAUSE_US
+        return max(at_least, self._timing.pause_after(len(read.records)) - (ctx.now - began))
 
     def _produce_bad(self, ctx: Context[SplitState[P]], bad: BadRecord) -> None:
         if self._bad is None:
             raise BadRecordError(bad)
-        cut = BadRecord(bad.split, bad.place, bad.error[:_MOST_ERROR], bad.raw)
+        cut = BadRecord(bad.split, bad.place, bad.error[:_MAX_ERROR], bad.raw)
         ctx.produce(self._bad, cut, timestamp=ctx.now)
         ctx.state.bad += 1
         self._last_error = cut.error
@@ -440,7 +440,7 @@ def _refuse_unlikely(at: Timestamp, now: int) -> None:
         raise UnlikelyTimeError(f"{describe_unlikely(at)}; if that is meant, give source(..., any_timestamp=True)")
 
 
-def _found(find: Callable[[Any], Timestamp | datetime], value: Any) -> Timestamp | Exception:
+def _time_or_error(find: Callable[[Any], Timestamp | datetime], value: Any) -> Timestamp | Exception:
     """The time that the program's function finds for a record, or its error. A datetime needs a time zone."""
     try:
         given = find(value)

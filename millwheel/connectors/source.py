@@ -13,12 +13,12 @@ from millwheel.errors import MillwheelError
 from millwheel.model.time import Timestamp
 from millwheel.sdk.function_code import code_digest
 
-__all__ = ["MOST_RECORDS", "BadRecord", "BadRecordError", "Read", "Source", "SplitReader", "Splits", "UnreadRecord"]
+__all__ = ["MAX_RECORDS", "BadRecord", "BadRecordError", "Read", "Source", "SplitReader", "Splits", "UnreadRecord"]
 
 T = TypeVar("T")
 P = TypeVar("P")
 
-MOST_RECORDS: Final = 10_000
+MAX_RECORDS: Final = 10_000
 """The most records of one read (G13)."""
 
 
@@ -103,7 +103,7 @@ class Read(Generic[T, P]):
 class SplitReader(ABC, Generic[T, P]):
     """Reads one split, from a position on. One read runs at a time."""
 
-    most_records: int = MOST_RECORDS
+    most_records: int = MAX_RECORDS
     """The most records of the next read. MillWheel sets it before each read. It is lower after records that had too
     many bytes as they are stored, which a reader need not know: values may be larger there than where they come from.
     """

@@ -81,7 +81,7 @@ class Core(Protocol[EventT_contra, EffectT_co]):
     >>> sender = Sender("injector/words/p", 1, None, "injector/words")
     >>> ids, values = PositionIds("words/p", 0, [0]), [msgspec.msgpack.encode("flu")]
     >>> drive(m.Delivery("upper.1", "upper.1.j1", "words", sender, ids, [b"flu"], values, [50]), now=2_000)
-    Acknowledge
+    AnswerDelivery
     SendDelivery
     >>> drive(m.GroupWatermarks({"injector/words": 60}), now=3_000)  # the production holds the watermark at 50
     Report

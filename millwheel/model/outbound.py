@@ -16,9 +16,9 @@ from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 
 __all__ = [
     "AnswerKind",
+    "DeliveryAttempt",
     "OutboundBatch",
-    "OutboundSending",
-    "OutstandingSendings",
+    "OutstandingAttempts",
     "UnackedBatches",
     "answer_kind",
 ]
@@ -152,11 +152,11 @@ class UnackedBatches(Generic[BatchT]):
         return False
 
 
-class OutboundSending:
-    """One sending of a batch: which of its records have no answer yet. Indexes are places within the sending.
+class DeliveryAttempt:
+    """One attempt to deliver a batch: which of its records have no answer yet. Indexes are places within the attempt.
 
-    A receiver may refuse a sending in part (FULL, with the indexes). It may ACK a sending in steps (with the indexes
-    that are not ACKed, refused ones included). The sending is over when every record is refused or ACKed.
+    A receiver may refuse an attempt in part (FULL, with the indexes). It may ACK an attempt in steps (with the indexes
+    that are not ACKed, refused ones included). The attempt is over when every record is refused or ACKed.
     """
 
     __slots__ = ("_open", "records")
@@ -176,7 +176,7 @@ class OutboundSending:
         return range(self.records) if self._open is None else self._open
 
     def answered(self, kind: AnswerKind, indexes: Sequence[int]) -> Collection[int]:
-        """Process an answer. Indexes outside the sending are ignored.
+        """Process an answer. Indexes outside the attempt are ignored.
 
         Returns:
             The records that it ACKs or refuses, without those that had an answer before.
@@ -192,11 +192,11 @@ class OutboundSending:
         return before
 
 
-class OutstandingSendings(Generic[SubjectT]):
-    """Sendings with answers to come, by token. ``SubjectT``: what the caller knows each of them by."""
+class OutstandingAttempts(Generic[SubjectT]):
+    """Attempts with answers to come, by token. ``SubjectT``: what the caller knows each of them by."""
 
     def __init__(self) -> None:
-        self._open: dict[int, tuple[OutboundSending, SubjectT]] = {}
+        self._open: dict[int, tuple[DeliveryAttempt, SubjectT]] = {}
 
     def __len__(self) -> int:
         return len(self._open)
@@ -205,21 +205,21 @@ class OutstandingSendings(Generic[SubjectT]):
         return token in self._open
 
     def add(self, token: int, records: int, subject: SubjectT) -> None:
-        """Add a sending of ``records`` records."""
-        self._open[token] = OutboundSending(records), subject
+        """Add an attempt of ``records`` records."""
+        self._open[token] = DeliveryAttempt(records), subject
 
     def answered(self, token: int, kind: AnswerKind, indexes: Sequence[int]) -> SubjectT | None:
-        """Process an answer, and drop the sending if it is over. Returns its subject, or None if it is unknown."""
+        """Process an answer, and drop the attempt if it is over. Returns its subject, or None if it is unknown."""
         known = self._open.get(token)
         if known is None:
             return None
-        sending, subject = known
-        sending.answered(kind, indexes)
-        if sending.over:
+        attempt, subject = known
+        attempt.answered(kind, indexes)
+        if attempt.over:
             del self._open[token]
         return subject
 
     def clear(self) -> list[SubjectT]:
-        """Drop all sendings. Returns their subjects, oldest first."""
+        """Drop all attempts. Returns their subjects, oldest first."""
         known, self._open = self._open, {}
         return [subject for _, subject in known.values()]

@@ -24,7 +24,7 @@ from millwheel.windows.computation import PURGE, drop_record, purge_time, result
 __all__ = ["CoGroup", "GroupInput"]
 
 G = TypeVar("G")
-_NONE: Final = Duration(0)
+_NO_LATENESS: Final = Duration(0)
 _PRODUCED: Final = "/produced"
 """The name in the state of whether a window has had its results. No stream has this name."""
 
@@ -73,7 +73,7 @@ class CoGroup(Computation[Any, dict[tuple[TimeInt, TimeInt], G]], Generic[G]):
         inputs: Sequence[GroupInput],
         result: Any,
         *,
-        allowed_lateness: Duration = _NONE,
+        allowed_lateness: Duration = _NO_LATENESS,
         too_late: str | None = None,
     ) -> None:
         if isinstance(windows, SessionWindows):

@@ -26,7 +26,7 @@ L = TypeVar("L")
 R = TypeVar("R")
 LEFT: Final = "left"
 RIGHT: Final = "right"
-_NONE: Final = Duration(0)
+_NO_LATENESS: Final = Duration(0)
 _LEFT_ENDS: Final = "left-ends"
 _RIGHT_ENDS: Final = "right-ends"
 
@@ -93,7 +93,7 @@ class IntervalJoin(Computation[Any, Waiting[L, R]], Generic[L, R]):
         *,
         before: Duration,
         after: Duration,
-        allowed_lateness: Duration = _NONE,
+        allowed_lateness: Duration = _NO_LATENESS,
         keep_left: bool = False,
         keep_right: bool = False,
         too_late: str | None = None,

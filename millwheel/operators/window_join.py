@@ -13,7 +13,7 @@ from millwheel.windows.assigners import Assigner, SessionWindows
 __all__ = ["WindowJoin"]
 
 G = TypeVar("G")
-_NONE = Duration(0)
+_NO_LATENESS = Duration(0)
 
 
 class WindowJoin(CoGroup[G]):
@@ -50,7 +50,7 @@ class WindowJoin(CoGroup[G]):
         *,
         keep_left: bool = False,
         keep_right: bool = False,
-        allowed_lateness: Duration = _NONE,
+        allowed_lateness: Duration = _NO_LATENESS,
         too_late: str | None = None,
     ) -> None:
         super().__init__(

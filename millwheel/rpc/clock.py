@@ -1,4 +1,4 @@
-"""The wall clock of a process. Drivers, servers and clients read it. A pure core takes the time as an argument."""
+"""The clocks of a process. Drivers, servers and clients read them. A pure core takes the time as an argument."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import time
 
 from millwheel.model.time import Timestamp
 
-__all__ = ["wall_now"]
+__all__ = ["steady_now", "wall_now"]
 
 
 def wall_now() -> Timestamp:
     """Return the wall time, in microseconds since the epoch."""
     return Timestamp(time.time_ns() // 1_000)
+
+
+def steady_now() -> int:
+    """Return microseconds since an arbitrary moment before this process began. This clock is never set."""
+    return time.monotonic_ns() // 1_000

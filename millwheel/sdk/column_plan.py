@@ -70,7 +70,7 @@ def why_hooks(
     computation: Computation[Any, Any], options: ComputationOptions, readings: Mapping[str, Sequence[Reading]]
 ) -> str:
     """Why the records of a computation run in hooks. Empty: its windows may be kept by columns."""
-    if reason := computation._why_hooks():
+    if reason := computation._why_not_by_columns():
         return reason
     if not options.strong:
         return "its productions are weak"

@@ -89,7 +89,7 @@ class Computation(ABC, Generic[In, State]):
         """How its windows are kept by columns. Steps of the library override it."""
         return None
 
-    def _why_hooks(self) -> str:
+    def _why_not_by_columns(self) -> str:
         """Why its records run in hooks. Empty: ``_by_columns`` says how its windows are kept.
 
         A step that overrides one of the two methods overrides both.

@@ -38,7 +38,7 @@ _ENCODED_AT_ONCE: Final = 64
 class Context(TimersAndHold, Generic[State]):
     """Access to all data of one key (figure 7). It is valid only while the hook that received it runs."""
 
-    __slots__ = ("_cell", "_dropped", "_earliest", "_origin", "_productions", "_read", "_stamp")
+    __slots__ = ("_cause_id", "_cell", "_dropped", "_earliest", "_productions", "_read", "_stamp")
 
     def __init__(self, key: bytes, cell: StateCell, scope: Scope) -> None:
         self._key = key
@@ -56,7 +56,7 @@ class Context(TimersAndHold, Generic[State]):
         self._stamp = 0
         self._earliest = 0
         self._cause = 0
-        self._origin: Any = None
+        self._cause_id: Any = None
 
     def __repr__(self) -> str:
         return f"Context(computation={self._scope.computation!r}, key={self.key!r})"
@@ -158,7 +158,7 @@ class Context(TimersAndHold, Generic[State]):
             encoded = bytes(memoryview(encoded))  # a user's codec may return any buffer
         if len(encoded) > MAX_VALUE_BYTES:
             raise large_production(binding.stream, len(encoded))
-        self._add(Production(binding.stream, encoded, at, binding.route(value), self._origin))
+        self._add(Production(binding.stream, encoded, at, binding.route(value), self._cause_id))
         for derived, expand in binding.derived:
             for each in expand(value):
                 self._produce(derived, each, at)
@@ -193,7 +193,7 @@ class Context(TimersAndHold, Generic[State]):
         if self._produced + size > most:
             return False
         self._made(size)
-        self._read = ProducedRead(binding.stream, encoded, stamps, targets, self._origin)
+        self._read = ProducedRead(binding.stream, encoded, stamps, targets, self._cause_id)
         return True
 
     def _add(self, production: Production) -> None:

@@ -23,26 +23,26 @@ Targets = tuple[tuple[IncarnationId, bytes | list[bytes]], ...]
 class TimerSetting(msgspec.Struct, frozen=True, gc=False):
     """A timer that a hook set. ``cause`` is the timestamp of the record or timer that the hook ran for.
 
-    ``origin`` is the position that the commit assigns when it journals the timer. A replaced timer gets a new one.
+    ``set_at_position`` is what the commit assigns when it journals the timer. A replaced timer gets a new one.
     """
 
     at: int
     hold: int | None
     cause: int
-    origin: int = 0
+    set_at_position: int = 0
 
 
 class Production(msgspec.Struct, frozen=True, gc=False):
     """A record that a hook produced. ``targets`` are its consumers (incarnation ids), each with the record's key there.
 
-    ``origin`` identifies the input of the hook. It is used for deterministic production ids (weak productions).
+    ``cause_id`` identifies the input of the hook. It is used for deterministic production ids (weak productions).
     """
 
     stream: str
     value: bytes
     timestamp: int
     targets: tuple[tuple[IncarnationId, bytes], ...]
-    origin: Any = None
+    cause_id: Any = None
 
 
 class ProducedColumns(msgspec.Struct, frozen=True):
@@ -62,14 +62,14 @@ class ProducedRead(msgspec.Struct, frozen=True):
     values: list[bytes]
     timestamps: Sequence[int]
     targets: Targets
-    origin: Any = None
+    cause_id: Any = None
 
     def productions(self) -> list[Production]:
         """The records one by one."""
         count = len(self.values)
         targets = each_target(self.targets, count)
-        of_all = repeat(self.stream, count), self.values, self.timestamps, targets, repeat(self.origin, count)
-        return list(map(Production, *of_all))
+        columns = repeat(self.stream, count), self.values, self.timestamps, targets, repeat(self.cause_id, count)
+        return list(map(Production, *columns))
 
 
 def each_target(targets: Targets, count: int) -> Iterable[tuple[tuple[IncarnationId, bytes], ...]]:

@@ -147,8 +147,8 @@ class Scope:
         "most",
         "new_state",
         "now",
-        "of_all",
         "outputs",
+        "own_low_watermark",
         "produced_bytes",
         "real_clock",
         "state_type",
@@ -191,7 +191,7 @@ class Scope:
         # one.
         self.bound_of: Callable[[bytes], int] | None = None
         # The low watermark of the whole computation, as it was last broadcast to this interval.
-        self.of_all: Callable[[], int] = lambda: MIN_TIMESTAMP
+        self.own_low_watermark: Callable[[], int] = lambda: MIN_TIMESTAMP
         self.now = 0
         # Bytes produced since the batch began. Above a limit, no more hooks run before the commit.
         self.produced_bytes = 0

@@ -22,9 +22,9 @@ from millwheel.sdk.validation import MAX_NAME
 __all__ = ["declare_source"]
 
 _FIND_EVERY: Final = seconds(1)
-_MOST_IDENTITY: Final = 512
+_MAX_IDENTITY: Final = 512
 _HIGHEST_RATE: Final = 1_000_000_000
-_MOST_NAME: Final = MAX_NAME - len("-splits")
+_MAX_SOURCE_NAME: Final = MAX_NAME - len("-splits")
 """The most characters of a stream's name that computations are named after."""
 
 
@@ -53,19 +53,19 @@ def declare_source(
     _check_times(name, *durations, ("allowed_skew", allowed_skew, 1))
     _check_rate(name, records_per_second)
     identity = source.identity()
-    if not isinstance(identity, str) or not 0 < len(identity) <= _MOST_IDENTITY:
+    if not isinstance(identity, str) or not 0 < len(identity) <= _MAX_IDENTITY:
         raise UsageError(
-            f"{type(source).__name__}.identity() returns 1 to {_MOST_IDENTITY} characters, not {identity!r:.80}"
+            f"{type(source).__name__}.identity() returns 1 to {_MAX_IDENTITY} characters, not {identity!r:.80}"
         )
     skew = _micros(allowed_skew)
     timing = Timing(
         int(out_of_order), _micros(idle_after), int(find_every), records_per_second, skew, bool(any_timestamp)
     )
     splits, called = f"{name}.splits", re.sub("[^a-z0-9]+", "-", name).strip("-")
-    if len(called) > _MOST_NAME:
+    if len(called) > _MAX_SOURCE_NAME:
         raise UsageError(
             f"stream {name!r} names the computations {called}-splits and {called}-reader, which are too long: give it "
-            f"{_MOST_NAME} characters at most"
+            f"{_MAX_SOURCE_NAME} characters at most"
         )
     topology.add(FindSplits(source, identity, splits, timing), name=f"{called}-splits", inputs={})
     position = (generic_arguments(type(source), Source) or (Any, Any))[1]

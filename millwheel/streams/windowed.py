@@ -31,7 +31,7 @@ R = TypeVar("R")
 U = TypeVar("U")
 V = TypeVar("V")
 W = TypeVar("W")
-_NONE = Duration(0)
+_NO_LATENESS = Duration(0)
 
 
 class WindowedStream(MissingSteps, Generic[T]):
@@ -89,7 +89,7 @@ class WindowedStream(MissingSteps, Generic[T]):
         /,
         *,
         early: Early | None = None,
-        allowed_lateness: Duration = _NONE,
+        allowed_lateness: Duration = _NO_LATENESS,
         too_late: str | None = None,
         spread: int = 1,
         options: StepOptions | None = None,
@@ -228,7 +228,7 @@ class WindowedStream(MissingSteps, Generic[T]):
         to: type[U] | None = None,
         *,
         outer: Literal["", "left", "right", "both"] = "",
-        allowed_lateness: Duration = _NONE,
+        allowed_lateness: Duration = _NO_LATENESS,
         too_late: str | None = None,
         **options: Unpack[StepOptions],
     ) -> Stream[U]:
@@ -314,7 +314,7 @@ class WindowedStream(MissingSteps, Generic[T]):
         function: Callable[..., Iterable[U]],
         to: type[U] | None = None,
         *,
-        allowed_lateness: Duration = _NONE,
+        allowed_lateness: Duration = _NO_LATENESS,
         too_late: str | None = None,
         **options: Unpack[StepOptions],
     ) -> Stream[U]:

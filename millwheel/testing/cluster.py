@@ -27,8 +27,8 @@ from millwheel.testing.store_effects import result_of
 from millwheel.worker.dedup import PositionIds
 from millwheel.worker.interval import DrainingCore, IntervalConfig, IntervalCore, IntervalSettings
 from millwheel.worker.messages import (
-    Acknowledge,
     Acknowledged,
+    AnswerDelivery,
     Delivery,
     GroupWatermarks,
     Halted,
@@ -130,22 +130,22 @@ class VirtualCluster:
             self._collect(delivery)
         self.driver.post(journal, Acknowledged(delivery.token))
 
-    def acknowledge(self, journal: str, one: Acknowledge) -> None:
+    def answer(self, journal: str, one: AnswerDelivery) -> None:
         """Send the answer to the batch's sender, which is a core or the harness itself."""
         delivery = one.delivery
         acked = one.outcome == DeliveryOutcome.DELIVERY_OUTCOME_ACKED
         if delivery.channel is None:
             if not acked:
-                again = self.injected.refused(journal, delivery.token, one.remaining)
+                again = self.injected.refused(journal, delivery.token, one.indexes)
                 self.driver.post_later(_RESEND_AFTER_US, journal, again)
-            elif self.injected.acked(journal, delivery.token, one.remaining):
+            elif self.injected.acked(journal, delivery.token, one.indexes):
                 self.publish(delivery.stream)
         elif acked:
-            self.driver.post(delivery.channel, Acknowledged(delivery.token, one.remaining))
+            self.driver.post(delivery.channel, Acknowledged(delivery.token, one.indexes))
         else:
             full = one.outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
-            refused = {delivery.token: one.remaining} if full and one.remaining else {}
-            whole = [delivery.token] if full and not one.remaining else []
+            refused = {delivery.token: one.indexes} if full and one.indexes else {}
+            whole = [delivery.token] if full and not one.indexes else []
             if not refused:
                 self.driver.post(delivery.channel, Halted(delivery.token))
             self.driver.post_later(_RESEND_AFTER_US, delivery.channel, Resend([delivery.token], refused, whole))

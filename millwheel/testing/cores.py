@@ -22,7 +22,7 @@ from millwheel.worker.interval.hooks.failures import refuse_result
 from millwheel.worker.messages import (
     Accepted,
     AcceptSequencer,
-    Acknowledge,
+    AnswerDelivery,
     AsyncHook,
     CheckSequence,
     Deposed,
@@ -62,7 +62,7 @@ class HarnessPeers(Protocol):
     def send_batch(self, journal: str, one: SendDelivery) -> None:
         """Deliver a batch to its consumer."""
 
-    def acknowledge(self, journal: str, one: Acknowledge) -> None:
+    def answer(self, journal: str, one: AnswerDelivery) -> None:
         """Send an answer to a batch's sender."""
 
     def report(self, journal: str, one: Report) -> None:
@@ -196,7 +196,7 @@ class CoreDriver:
     def _answer(self, journal: str, effect: IntervalEffect) -> IntervalEvent | None:
         """Perform an effect. Returns the event that answers it; None if there is none yet."""
         match effect:
-            case SendDelivery() | Acknowledge() | Report() | AcceptSequencer() | CheckSequence():
+            case SendDelivery() | AnswerDelivery() | Report() | AcceptSequencer() | CheckSequence():
                 return self._perform_for_peers(journal, effect)
             case AsyncHook():
                 return self._run_hook(journal, effect)
@@ -214,8 +214,8 @@ class CoreDriver:
         match effect:
             case SendDelivery():
                 self._peers.send_batch(journal, effect)
-            case Acknowledge():
-                self._peers.acknowledge(journal, effect)
+            case AnswerDelivery():
+                self._peers.answer(journal, effect)
             case Report():
                 self._peers.report(journal, effect)
             case AcceptSequencer():

@@ -49,7 +49,7 @@ class Pane(msgspec.Struct, Generic[A], array_like=True):
 Panes = dict[tuple[TimeInt, TimeInt], Pane[A]]
 """By a window's start and end, in microseconds."""
 
-_NONE: Final = Duration(0)
+_NO_LATENESS: Final = Duration(0)
 PURGE: Final = "purge/"
 """The tag prefix of the timers that delete a window which is kept for late records."""
 
@@ -91,7 +91,7 @@ class Aggregate(Computation[Any, Panes[A]]):
         *,
         output: str = "windows",
         early: Early | None = None,
-        allowed_lateness: Duration = _NONE,
+        allowed_lateness: Duration = _NO_LATENESS,
         too_late: str | None = None,
         row: Row | None = None,
     ) -> None:
@@ -119,7 +119,7 @@ class Aggregate(Computation[Any, Panes[A]]):
         """See Computation."""
         return self.outputs
 
-    def _why_hooks(self) -> str:
+    def _why_not_by_columns(self) -> str:
         if type(self) is not Aggregate:
             return "its windows are spread over several computations"
         if tumbling_size(self.windows) is None:
@@ -133,7 +133,7 @@ class Aggregate(Computation[Any, Panes[A]]):
 
     def _by_columns(self) -> ColumnWindows | None:
         size, fold = tumbling_size(self.windows), self.aggregator._fold
-        if size is None or fold is None or self._why_hooks():
+        if size is None or fold is None or self._why_not_by_columns():
             return None
 
         row, result = self._row, self._result
@@ -161,7 +161,7 @@ class Aggregate(Computation[Any, Panes[A]]):
             elif window.end > ctx.watermark:
                 taken = True
                 pane = panes[window.bounds] = Pane(-1, add(self._new(), record))
-                self._wake_at_end(ctx, window)
+                self._set_end_timer(ctx, window)
                 if early is not None:
                     self._revise(ctx, window, pane)
             elif self._is_kept(ctx, window, record.timestamp):
@@ -217,7 +217,7 @@ class Aggregate(Computation[Any, Panes[A]]):
         """
         if window.end <= ctx.watermark:
             if pane.revision < 0 or not self.allowed_lateness:
-                self._wake_at_end(ctx, window)
+                self._set_end_timer(ctx, window)
             else:
                 self._produce(ctx, window, pane)
                 ctx.set_timer(self._purge_at(window), PURGE + window.tag)
@@ -230,7 +230,7 @@ class Aggregate(Computation[Any, Panes[A]]):
             at = Timestamp(pane.early_at)
             ctx.set_timer(at, window.tag, domain=TimeDomain.PROCESSING_TIME, hold=self._hold_of(ctx, window))
 
-    def _wake_at_end(self, ctx: Context[Panes[A]], window: Window) -> None:
+    def _set_end_timer(self, ctx: Context[Panes[A]], window: Window) -> None:
         ctx.set_timer(Timestamp(window.end), window.tag)
 
     def _time_of(self, window: Window) -> Timestamp:

@@ -24,13 +24,13 @@ __all__ = ["SessionAggregate"]
 A = TypeVar("A")
 
 Sessions = list[tuple[int, int, A, int, int]]
-"""(start, end, accumulator, revision, early) of each session, by increasing start. Sessions do not overlap.
+"""(start, end, accumulator, revision, early_at) of each session, by increasing start. Sessions do not overlap.
 
-The revision is that of the last result, and -1 before the first one. ``early`` is the time at which the timer of the
+The revision is that of the last result, and -1 before the first one. ``early_at`` is the time at which the timer of the
 next early result is due; 0: none is set.
 """
 
-_NONE: Final = Duration(0)
+_NO_LATENESS: Final = Duration(0)
 
 
 class SessionAggregate(Computation[Any, Sessions[A]]):
@@ -77,7 +77,7 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
         *,
         output: str = "sessions",
         early: Early | None = None,
-        allowed_lateness: Duration = _NONE,
+        allowed_lateness: Duration = _NO_LATENESS,
         too_late: str | None = None,
         row: Row | None = None,
     ) -> None:
@@ -121,12 +121,12 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
             self._drop(ctx, record)
             return
         if joined:
-            first, last, accumulator, revision, early = joined[0] if high - low == 1 else self._merged(joined)
+            first, last, accumulator, revision, early_at = joined[0] if high - low == 1 else self._merged(joined)
             # Then it has no timer but that of its end, which is set again.
-            goes_on = high - low == 1 and first <= start and last > watermark and revision < 0 and not early
+            goes_on = high - low == 1 and first <= start and last > watermark and revision < 0 and not early_at
             first, last = min(start, first), max(end, last)
         else:
-            first, last, accumulator, revision, early, goes_on = start, end, aggregator.new(), -1, 0, True
+            first, last, accumulator, revision, early_at, goes_on = start, end, aggregator.new(), -1, 0, True
         sessions[low:high] = [(first, last, aggregator.add(accumulator, record), revision, 0)]
         if not goes_on:
             self._forget_timers(ctx, joined, first)
@@ -136,7 +136,7 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
             return
         ctx.set_timer(Timestamp(last), str(first))
         if self.early is not None and last > watermark:
-            self._announce(ctx, low, self.early, early)
+            self._announce(ctx, low, self.early, early_at)
 
     def _merged(self, joined: Sessions[A]) -> tuple[int, int, A, int, int]:
         """Several sessions as one."""
@@ -146,12 +146,12 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
 
     def _forget_timers(self, ctx: Context[Sessions[A]], joined: Sessions[A], first: int) -> None:
         """Cancel the timers of sessions that are joined, except one that is set again."""
-        for begin, ended, _, revision, early in joined:
+        for begin, ended, _, revision, early_at in joined:
             if begin != first:
                 ctx.cancel_timer(str(begin))
             if revision >= 0 or ended <= ctx.watermark:
                 ctx.cancel_timer(PURGE + str(begin))
-            if early:
+            if early_at:
                 ctx.cancel_timer(str(begin), domain=TimeDomain.PROCESSING_TIME)
 
     def _announce(self, ctx: Context[Sessions[A]], place: int, early: Early, set_before: int) -> None:
@@ -199,17 +199,17 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
         self._keep(ctx, place)
 
     def _produce(self, ctx: Context[Sessions[A]], place: int) -> None:
-        start, end, accumulator, revision, early = ctx.state[place]
+        start, end, accumulator, revision, early_at = ctx.state[place]
         ctx.state[place] = start, end, accumulator, revision + 1, 0
-        if early:
+        if early_at:
             ctx.cancel_timer(str(start), domain=TimeDomain.PROCESSING_TIME)
         value = self.aggregator.result(accumulator)
         result = self._row(ctx.key, Timestamp(start), Timestamp(end), value, revision + 1)
         ctx.produce(self.output, result, timestamp=result_time(Window(start, end)))
 
     def _keep(self, ctx: Context[Sessions[A]], place: int) -> None:
-        start, end, _, _, early = ctx.state[place]
-        if early:  # the result of the end was given up
+        start, end, _, _, early_at = ctx.state[place]
+        if early_at:  # the result of the end was given up
             ctx.cancel_timer(str(start), domain=TimeDomain.PROCESSING_TIME)
         if (until := self._kept_until(end)) > ctx.watermark:
             ctx.set_timer(Timestamp(until), PURGE + str(start))

@@ -23,7 +23,7 @@ from millwheel.windows.two_phase import PartialAggregate
 __all__ = ["MergeSessions", "SessionParts"]
 
 A = TypeVar("A")
-_NONE: Final = Duration(0)
+_NO_LATENESS: Final = Duration(0)
 _PARTS: Final = 16
 """The parts of a gap. A part delays the results of other sessions for as long as it takes. Each costs a record."""
 
@@ -51,7 +51,7 @@ class SessionParts(PartialAggregate[Any]):
         output: str,
         *,
         early: Early | None = None,
-        allowed_lateness: Duration = _NONE,
+        allowed_lateness: Duration = _NO_LATENESS,
         too_late: str | None = None,
     ) -> None:
         pieces = tumbling(Duration(max(1, windows.gap // _PARTS)))
@@ -119,7 +119,7 @@ class MergeSessions(SessionAggregate[A]):
         *,
         output: str,
         early: Early | None = None,
-        allowed_lateness: Duration = _NONE,
+        allowed_lateness: Duration = _NO_LATENESS,
         row: Row | None = None,
     ) -> None:
         parts = _of_parts(aggregator, None if row is not None else result_type_of(aggregator))

@@ -24,7 +24,7 @@ from millwheel.windows.result import Result
 __all__ = ["MergePartials", "PartialAggregate", "check_spread", "key_without_shard", "partial_aggregate", "two_phase"]
 
 A = TypeVar("A")
-_NONE: Final = Duration(0)
+_NO_LATENESS: Final = Duration(0)
 
 
 def two_phase(
@@ -38,7 +38,7 @@ def two_phase(
     output: str,
     shards: int = 16,
     early: Early | None = None,
-    allowed_lateness: Duration = _NONE,
+    allowed_lateness: Duration = _NO_LATENESS,
     too_late: str | None = None,
 ) -> None:
     """Add a two-phase aggregation of the stream ``source`` to ``topology``: ``name-partial`` and ``name``.
@@ -99,7 +99,7 @@ def partial_aggregate(
     output: str,
     *,
     early: Early | None = None,
-    allowed_lateness: Duration = _NONE,
+    allowed_lateness: Duration = _NO_LATENESS,
     too_late: str | None = None,
 ) -> Aggregate[Any]:
     """The first phase: its results are accumulators. Its keys are ``SHARD|KEY``."""
@@ -122,7 +122,7 @@ class PartialAggregate(Aggregate[A]):
     while it keeps the window, if it keeps it for as long.
     """
 
-    def _wake_at_end(self, ctx: Context[Panes[A]], window: Window) -> None:
+    def _set_end_timer(self, ctx: Context[Panes[A]], window: Window) -> None:
         ctx.set_timer(Timestamp(window.end), window.tag, hold=self._hold_of(ctx, window))
 
     def _time_of(self, window: Window) -> Timestamp:
@@ -177,7 +177,7 @@ class MergePartials(Aggregate[A]):
             pane.accumulator = self.aggregator.merge(pane.accumulator, partial.value)
         elif window.end > ctx.watermark:
             pane = panes[window.bounds] = Pane(-1, partial.value)
-            self._wake_at_end(ctx, window)
+            self._set_end_timer(ctx, window)
         elif self._is_kept(ctx, window, record.timestamp):
             self._open_late(ctx, window, partial.value)
             return

@@ -6,13 +6,13 @@ from millwheel.client.injector.core import InjectorCore
 from millwheel.client.injector.outbound import OutboundQueues
 from millwheel.client.injector.outbound_queue import InjectedBatch, OutboundQueue
 from millwheel.client.injector.rerouting import Rerouting
-from millwheel.client.injector.resending import ResendingQueues
+from millwheel.client.injector.resend_policy import ResendingQueues
 from millwheel.client.subscription import Subscription
 from millwheel.client.subscription.acks import AckSender
 from millwheel.client.subscription.log_link import LogLink
 from millwheel.client.subscription.reading import LogCall
 from millwheel.client.watermark_streams import ReportStream
-from millwheel.model.outbound import OutboundBatch, OutboundSending
+from millwheel.model.outbound import DeliveryAttempt, OutboundBatch
 from millwheel.rpc.delivery_connection import DeliveryConnection
 from simulation.mutations.base import rewriting
 
@@ -130,7 +130,7 @@ rewriting(
     "partial-answers-whole",
     "G1",
     "an ACK of a part leaves the rest un-ACKed",
-    OutboundSending.answered,
+    DeliveryAttempt.answered,
     "kind is AnswerKind.ACKED and indexes",
     "False",
     seeds=0,
@@ -203,8 +203,8 @@ rewriting(
     "G1",
     "an ACK of the oldest attempt counts, however many copies followed it",
     ResendingQueues,
-    "self._end(batch.sendings[-1])",
-    "self._end(batch.sendings[0])",
+    "self._end(batch.open_attempts[-1])",
+    "self._end(batch.open_attempts[0])",
     seeds=0,
     test="tests/injectors/test_core.py::test_silence_loses_no_record_and_an_ack_of_any_copy_counts",
     why="seeds were not tried: the test shows it by itself, in seconds",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millwheel.model.outbound import OutboundSending
+from millwheel.model.outbound import DeliveryAttempt
 from millwheel.store.repetition import RetriedCalls
 from millwheel.worker.process import delivery_service
 from millwheel.worker.process.calls import HostCalls
@@ -160,7 +160,7 @@ rewriting(
     "G1",
     "an ACK of a part is not reported as an ACK of the whole",
     delivery_service,
-    "outcome == _ACKED and not remaining and not message",
+    "outcome == _ACKED and not indexes and not message",
     "outcome == _ACKED and not message",
     seeds=0,
     test="tests/worker/test_delivery_service.py::test_acks_of_whole_batches_share_messages_overtaking_nothing",
@@ -182,8 +182,8 @@ rewriting(
 rewriting(
     "partial-refusals-whole",
     "G13",
-    "a refusal of a part leaves the rest of a sending to be ACKed",
-    OutboundSending.answered,
+    "a refusal of a part leaves the rest of an attempt to be ACKed",
+    DeliveryAttempt.answered,
     "kind is AnswerKind.FULL and indexes",
     "False",
     seeds=0,

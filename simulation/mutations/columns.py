@@ -17,7 +17,7 @@ from millwheel.worker.interval.hooks.firing import Firing
 from millwheel.worker.interval.hooks.pane_firing import PaneFiring
 from millwheel.worker.interval.hooks.pane_gate import PaneGate
 from millwheel.worker.interval.hooks.pane_moving import PaneMover
-from millwheel.worker.interval.outbox import dividing
+from millwheel.worker.interval.outbox import batch_division
 from millwheel.worker.interval.panes import changes
 from millwheel.worker.interval.panes.table import PaneTable, WindowPanes
 from millwheel.worker.interval.pump import IntervalPump
@@ -297,7 +297,7 @@ rewriting(
     "G1",
     "sums that may leave the machine's integers are left to hooks",
     PaneGate,
-    "if reach + growth > _MOST_REACH:",
+    "if reach + growth > _MAX_REACH:",
     "if False:",
     seeds=0,
     test=_SCRIPTS + "columns_and_hooks_agree_in_these_cases",
@@ -425,7 +425,7 @@ rewriting(
     "reads-undivided",
     "G8",
     "what was read at once is divided by the intervals that own its keys",
-    dividing,
+    batch_division,
     "if journal and locate(max(keys)) == journal:",
     "if journal:",
     seeds=0,

@@ -23,7 +23,7 @@ _ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 def acked_uncommitted() -> None:
     """Senders are ACKed as soon as their records' append is in flight."""
     _after_sealing(
-        "out.extend(Acknowledge(receipt.delivery, DeliveryOutcome.DELIVERY_OUTCOME_ACKED, receipt.excluded) "
+        "out.extend(AnswerDelivery(receipt.delivery, DeliveryOutcome.DELIVERY_OUTCOME_ACKED, receipt.excluded) "
         "for receipt, indexes in sealed.consumed if receipt.open == len(indexes))"
     )
 
@@ -88,7 +88,7 @@ def unwritten_firings() -> None:
 @mutation("G2", "a hook that raises leaves no trace")
 def traces_of_failures() -> None:
     """The changes that a hook made to the state before it raised stay in the cache."""
-    undo = "batch.dead.discard(key)\n    if context is not None:\n        "
+    undo = "batch.given_up.discard(key)\n    if context is not None:\n        "
     rewrite(BlockedKeys, f"{undo}context._cell.value = UNSET", f"{undo}pass")
 
 
@@ -117,9 +117,9 @@ rewriting(
     "gathered-while-others-come",
     "G8",
     "any event but a delivery ends the wait of a batch for records",
-    IntervalPump.rests,
-    " or self._checkpoints.rows.settling or self._gathers:",
-    " or self._checkpoints.rows.settling:",
+    IntervalPump.is_at_rest,
+    "        or self._gathers\n",
+    "",
     seeds=0,
     test=f"{_GATHERED}::test_each_other_event_ends_the_wait",
     why="no other event comes there: the driver sees to it",

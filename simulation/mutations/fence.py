@@ -24,7 +24,7 @@ from millwheel.worker.messages import Appended, AppendEntry
 from millwheel.worker.process import appends
 from millwheel.worker.process.appends import JournalAppends
 from millwheel.worker.process.calls import CallingHost
-from millwheel.worker.process.events import EventHost
+from millwheel.worker.process.event_host import EventHost
 from simulation.mutations.base import mutation, replace, rewrite, rewriting
 
 __all__: list[str] = []

@@ -7,12 +7,12 @@ from typing import Any
 
 from millwheel.client.injector import Injector
 from millwheel.client.injector.admission import RecordAdmission
-from millwheel.client.injector.checking import DeclaredTypes
+from millwheel.client.injector.declared_types import DeclaredTypes
 from millwheel.client.injector.ids import IdHasher
-from millwheel.client.injector.keying import RecordKeys
 from millwheel.client.injector.publication import Publication
+from millwheel.client.injector.record_keys import RecordKeys
 from millwheel.client.injector.rerouting import Rerouting
-from millwheel.client.injector.resending import ResendingQueues
+from millwheel.client.injector.resend_policy import ResendingQueues
 from millwheel.client.injector.unkeyed import UnkeyedRecords
 from millwheel.client.watermarks import WatermarkClient
 from millwheel.model.time import MAX_TIMESTAMP
@@ -89,8 +89,8 @@ def types_unchecked() -> None:
 @mutation("G1", "an injector sends again what was on its way when a connection broke")
 def not_sent_again() -> None:
     """Records in flight on a broken or unresponsive connection count as arrived."""
-    again = "self._end(sending)\n    sending.batch.resume_at = 0\n    self._require(sending.batch, sending.open())"
-    rewrite(ResendingQueues, again, "self.acked(sending, ())")
+    again = "self._end(attempt)\n    attempt.batch.resume_at = 0\n    self._require(attempt.batch, attempt.open())"
+    rewrite(ResendingQueues, again, "self.acked(attempt, ())")
 
 
 @mutation(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millwheel.worker.interval.hooks import runner
 from millwheel.worker.interval.hooks.runner import Runner
-from millwheel.worker.interval.intake import IntervalReceiver
+from millwheel.worker.interval.receiver import IntervalReceiver
 from simulation.mutations.base import mutation, replace, rewriting
 
 __all__: list[str] = []

@@ -25,7 +25,8 @@ __all__: list[str] = []
 def log_acks_uncommitted() -> None:
     """A log ACKs records as soon as their append is in flight."""
     _when_in_flight(
-        "[Acknowledge(one.receipt.delivery, _ACKED, one.receipt.excluded) for one in chunks if one.receipt.open == 1]"
+        "[AnswerDelivery(one.receipt.delivery, _ACKED, one.receipt.excluded) "
+        "for one in chunks if one.receipt.open == 1]"
     )
 
 

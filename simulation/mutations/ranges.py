@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from millwheel.client.injector import dividing, tables
+from millwheel.client.injector import column_division, tables
 from millwheel.client.injector.core import InjectorCore
 from millwheel.client.injector.outbound_queue import InjectedBatch
 from millwheel.client.injector.rerouting import Rerouting
@@ -518,7 +518,7 @@ rewriting(
     "deliveries-of-a-whole-part",
     "G13",
     "a part of a table is cut into deliveries, though all its keys are of one interval",
-    dividing,
+    column_division,
     "if count <= DELIVERY_RECORDS and (",
     "if (",
     seeds=0,
@@ -530,7 +530,7 @@ rewriting(
     "deliveries-of-any-bytes",
     "G13",
     "a delivery of a table has at most so many bytes, though all keys of the part are of one interval",
-    dividing,
+    column_division,
     "columns.batch.nbytes <= DELIVERY_BYTES or",
     "columns.batch.nbytes or",
     seeds=0,
@@ -554,7 +554,7 @@ rewriting(
     "keys-at-a-bound-below-it",
     "G11",
     "a key that is the bound of two intervals is the first one of the upper interval",
-    dividing,
+    column_division,
     "reached = pc.greater_equal(texts,",
     "reached = pc.greater(texts,",
     seeds=0,

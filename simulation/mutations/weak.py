@@ -23,9 +23,9 @@ __all__: list[str] = []
 )
 def weak_ones_unwaited() -> None:
     """A commit waits for no ACKs of its weak productions, and stores none of them."""
-    waits = "    while self._waiting.queue and not self._append_blocked():"
+    waits = "    while self.weak_commits.queue and not self._append_blocked():"
     unwaited = (
-        "    for sealed, _ in self._waiting.queue:\n"
+        "    for sealed, _ in self.weak_commits.queue:\n"
         "        for token in sealed.unacked:\n"
         "            if (batch := self._outbox.get(token)) is not None:\n"
         "                batch.awaited = None\n"
@@ -39,8 +39,8 @@ rewriting(
     "G10",
     "what a timer produces is stored before it is sent, by weak computations, too",
     CommitPipeline.try_commit,
-    "if not self._weak or batch.fired or batch.dead:",
-    "if not self._weak or batch.dead:",
+    "if not self._weak or batch.fired or batch.given_up:",
+    "if not self._weak or batch.given_up:",
     seeds=20,
     test="tests/worker/interval/test_weak_line.py::test_a_deposed_owner_sends_nothing_its_timers_make",
     why="a deposed owner must hear of a watermark before the receivers hear of its successor",
@@ -52,7 +52,7 @@ rewriting(
     "G10",
     "a dead letter is stored before it is sent, by weak computations, too",
     CommitPipeline.try_commit,
-    "if not self._weak or batch.fired or batch.dead:",
+    "if not self._weak or batch.fired or batch.given_up:",
     "if not self._weak or batch.fired:",
     seeds=1,
     test="tests/worker/interval/test_weak_line.py::test_a_weak_letter_is_stored_before_it_is_sent",

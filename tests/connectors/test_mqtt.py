@@ -195,7 +195,7 @@ def test_retained_messages_are_not_read(plant: Plant) -> None:
 def test_messages_of_qos_0_that_find_no_room_are_counted(
     plant: Plant, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("millwheel.connectors.mqtt.topics.MOST_UNSURE", 5)
+    monkeypatch.setattr("millwheel.connectors.mqtt.topics.MAX_UNSURE", 5)
     source: Any = mqtt.source(f"{plant.name}/#", Measured, server=plant.broker.url, client=plant.name)
 
     async def do() -> tuple[int, int]:

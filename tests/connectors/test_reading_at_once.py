@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millwheel as mw
-from millwheel.connectors.reading import MOST_BYTES
+from millwheel.connectors.reading import MAX_BYTES
 from millwheel.model.limits import MAX_VALUE_BYTES
 from tests.connectors.given import Numbers, World, at, bad, running
 
@@ -87,7 +87,7 @@ def test_a_read_of_many_bytes_is_not_encoded_whole() -> None:
     topology.source("words", str, source, codec=mw.Codec(encode, bytes.decode))
     with pytest.raises(mw.UsageError, match="is the limit"), running(topology):
         pass
-    fit = MOST_BYTES // 100_000 + 1
+    fit = MAX_BYTES // 100_000 + 1
     assert fit < len(encoded) < 3 * fit
 
 

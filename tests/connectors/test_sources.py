@@ -127,11 +127,11 @@ def test_a_read_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
         async def read(self) -> Read[int, int]:
             return Read(on_time((1, 1), (2, 2), (3, 3)), 3, ended=True)
 
-    monkeypatch.setattr(reading, "MOST_RECORDS", 2)
+    monkeypatch.setattr(reading, "MAX_RECORDS", 2)
     with pytest.raises(mw.UsageError, match="a read has 3 records: return 2 at most"):
         TopologyHarness(reads(Heedless("bids")))
-    monkeypatch.setattr(reading, "MOST_RECORDS", 3)
-    monkeypatch.setattr(reading, "MOST_BYTES", 100)
+    monkeypatch.setattr(reading, "MAX_RECORDS", 3)
+    monkeypatch.setattr(reading, "MAX_BYTES", 100)
     with pytest.raises(mw.UsageError, match="returns more records than its most_records"):
         TopologyHarness(reads(Heedless("bids")))
 
@@ -139,7 +139,7 @@ def test_a_read_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.guarantee("G13")
 def test_records_of_too_many_bytes_are_read_in_smaller_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A source knows its records only as they are elsewhere. What they become is larger, and maybe much larger."""
-    monkeypatch.setattr(reading, "MOST_BYTES", 2_000)
+    monkeypatch.setattr(reading, "MAX_BYTES", 2_000)
     world, topology = World({"a": []}, final=False), mw.Topology("shop")
     read = topology.source("numbers", int, Numbers(world, most=100))
     read.flat_map(lambda number: [number] * (50 if number == 17 else 1), to=int).named("copies")
@@ -187,7 +187,7 @@ def test_the_error_of_a_bad_record_has_a_bound() -> None:
 
 @pytest.mark.guarantee("G13")
 def test_a_source_has_a_bound_of_splits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "MOST_SPLITS", 2)
+    monkeypatch.setattr(reading, "MAX_SPLITS", 2)
     with pytest.raises(mw.UsageError, match="more than 2 splits by now: let a split have several"):
         TopologyHarness(reads(Numbers(World({"a": [], "b": [], "c": []}))))
 

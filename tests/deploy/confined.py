@@ -18,7 +18,7 @@ _EQ, _GT, _MASKED_EQ = 4, 6, 7
 _PR_SET_NO_NEW_PRIVS = 38
 _PROT_WRITE, _PROT_EXEC, _SHM_EXEC = 2, 4, 0o100000
 _FAMILIES = {"AF_UNIX": 1, "AF_INET": 2, "AF_INET6": 10}
-_MOST_FAMILIES = 45
+_MAX_FAMILIES = 45
 _NAMESPACES = (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000, 0x00000080)
 
 
@@ -66,9 +66,9 @@ def _denying(service: dict[str, list[str]]) -> Iterator[list[Rule]]:
     yield [(call, (at, _MASKED_EQ, bit, bit), errno.EPERM) for call, at in calls.items() for bit in (0o4000, 0o2000)]
     yield [("personality", (0, _GT, 0, 0), errno.EPERM)]
     allowed = {_FAMILIES[name] for name in service["RestrictAddressFamilies"][0].split()}
-    denied = [family for family in range(_MOST_FAMILIES + 1) if family not in allowed]
+    denied = [family for family in range(_MAX_FAMILIES + 1) if family not in allowed]
     rules: list[Rule] = [("socket", (0, _EQ, family, 0), errno.EAFNOSUPPORT) for family in denied]
-    yield [*rules, ("socket", (0, _GT, _MOST_FAMILIES, 0), errno.EAFNOSUPPORT)]
+    yield [*rules, ("socket", (0, _GT, _MAX_FAMILIES, 0), errno.EAFNOSUPPORT)]
 
 
 def _load(otherwise: int, rules: list[Rule]) -> None:

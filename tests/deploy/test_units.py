@@ -27,7 +27,7 @@ from tests.patience import patience, until
 from tests.submitting import submit_copy
 from tests.system.server import ROOT, run_cli
 
-MOST_EXPOSURE = 2.0
+MAX_EXPOSURE = 2.0
 
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 needs_seccomp = pytest.mark.skipif(ctypes.util.find_library("seccomp") is None, reason="libseccomp is not installed")
@@ -50,7 +50,7 @@ def test_systemd_finds_little_exposed(role: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     found = re.search(r"exposure level for \S+: ([\d.]+)", done.stdout)
     assert found is not None, done.stdout + done.stderr
-    assert float(found.group(1)) <= MOST_EXPOSURE
+    assert float(found.group(1)) <= MAX_EXPOSURE
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -12,7 +12,7 @@ import pytest
 from millwheel.cli.loading import load
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import BlockingInjector, Injector, InjectorSettings
-from millwheel.client.injector.checking import DeclaredTypes
+from millwheel.client.injector.declared_types import DeclaredTypes
 from millwheel.client.injector.routing import StreamRouting
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.errors import ValueEncodeError

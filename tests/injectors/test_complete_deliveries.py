@@ -32,7 +32,7 @@ def sent(core: InjectorCore, positions: Sequence[int]) -> SendBatch:
 
 
 def arrived(send: SendBatch) -> PositionIds:
-    """The ids of a sending, at its receiver."""
+    """The ids of an attempt, at its receiver."""
     request = wire.DeliverRequest.FromString(SenderIdentity("s", "p", 1).request(send).SerializeToString())
     ids = decode_delivery(request, None).ids
     assert isinstance(ids, PositionIds)

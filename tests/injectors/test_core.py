@@ -19,7 +19,6 @@ from millwheel.client.injector.errors import (
 )
 from millwheel.client.injector.ids import partition_scope
 from millwheel.client.injector.messages import (
-    Columns,
     Connect,
     ConnectionLost,
     ConnectionOpened,
@@ -29,6 +28,7 @@ from millwheel.client.injector.messages import (
     IdleEnded,
     InjectorEffect,
     InjectorEvent,
+    KeyedRecords,
     KeysFound,
     Limits,
     PublishWatermark,
@@ -40,7 +40,7 @@ from millwheel.client.injector.messages import (
     WatermarksBroadcast,
     WritesPending,
 )  # fmt: skip
-from millwheel.client.injector.resending import MAX_COPIES
+from millwheel.client.injector.resend_policy import MAX_COPIES
 from millwheel.client.injector.routing import ConsumerRouting, Route, StreamRouting
 from millwheel.client.injector.unacked import unacked_by_consumer
 from millwheel.model.incarnation import IncarnationId
@@ -60,7 +60,7 @@ def step(core: InjectorCore, event: InjectorEvent, now: int = 0) -> list[Injecto
 
 
 def sends(effects: Iterable[InjectorEffect]) -> list[SendBatch]:
-    """The sendings among effects."""
+    """The attempts among effects."""
     return [effect for effect in effects if isinstance(effect, SendBatch)]
 
 
@@ -97,7 +97,7 @@ def add(
     assert core.routing is not None
     values = [b"v%d" % position for position in positions]
     keys = {name: [key] * len(positions) for name in core.routing.consumers}
-    return step(core, Columns(values, [at] * len(positions), keys, SCOPE, list(positions)), now)
+    return step(core, KeyedRecords(values, [at] * len(positions), keys, SCOPE, list(positions)), now)
 
 
 def test_full_batches_do_not_linger() -> None:
@@ -108,7 +108,7 @@ def test_full_batches_do_not_linger() -> None:
 def test_batches_are_bounded_in_bytes_too() -> None:
     core = opened(replace(LIMITS, batch_bytes=8))
     values = [b"abc", b"def", b"ghi", b"0123456789", b"x"]
-    columns = Columns(values, [0] * 5, {IncarnationId("c"): [b"k"] * 5}, SCOPE, range(5))
+    columns = KeyedRecords(values, [0] * 5, {IncarnationId("c"): [b"k"] * 5}, SCOPE, range(5))
     out = sends(step(core, columns, 0)) + sends(step(core, Tick(), 5_000))
     assert [list(send.values) for send in out] == [[b"abc", b"def"], [b"ghi"], [b"0123456789"], [b"x"]]
 
@@ -123,7 +123,7 @@ def test_records_go_to_their_intervals_in_order() -> None:
     routes = [Route(KeyInterval(b"", b"m"), "j1", "a"), Route(KeyInterval(b"m", None), "j2", "a")]
     core = opened(of=routing(one(*routes)))
     keys = {IncarnationId("c"): [b"z", b"a", b"m", b"b"]}
-    out = sends(step(core, Columns([b"1", b"2", b"3", b"4"], [5, 6, 7, 8], keys, SCOPE, range(4)), 0))
+    out = sends(step(core, KeyedRecords([b"1", b"2", b"3", b"4"], [5, 6, 7, 8], keys, SCOPE, range(4)), 0))
     out += sends(add(opened(of=routing(one(*routes))), [1], key=b"z"))
     sent = [(send.journal, send.keys, send.values, send.timestamps, send.ids) for send in out]
     assert sent == [
@@ -428,7 +428,7 @@ def test_an_infinite_timestamp_is_refused() -> None:
 def test_keys_for_every_consumer_are_asked_for() -> None:
     core = opened()
     with pytest.raises(UsageError, match="consumers c"):
-        step(core, Columns([b""], [0], {}, SCOPE, [1]), 0)
+        step(core, KeyedRecords([b""], [0], {}, SCOPE, [1]), 0)
 
 
 @pytest.mark.guarantee("G7", section="4.5")
@@ -465,7 +465,7 @@ def test_records_that_wait_to_be_sent_hold_the_watermark_too() -> None:
 @pytest.mark.guarantee("G7", section="4.5")
 def test_part_of_a_batch_holds_the_watermark_at_its_own_oldest() -> None:
     core = opened()
-    columns = Columns([b"a", b"b", b"c"], [10, 30, 20], {IncarnationId("c"): [b"k"] * 3}, SCOPE, [1, 2, 3])
+    columns = KeyedRecords([b"a", b"b", b"c"], [10, 30, 20], {IncarnationId("c"): [b"k"] * 3}, SCOPE, [1, 2, 3])
     (send,) = sends(step(core, columns, 0))
     step(core, WatermarkDeclared(100))
     for remaining, watermark in (([1, 2], 20), ([1], 30), ([], 100)):
@@ -565,7 +565,9 @@ def test_nothing_overtakes_a_record_that_waits_for_its_key() -> None:
     """A mark says that everything below it is ACKed. A later record at a lower position would be lost."""
     core = opened()
     values = [b"v0", b"v1", b"v2"]
-    columns = Columns(values, [50] * 3, {IncarnationId("c"): [b"k"]}, SCOPE, [0, 1, 2], {IncarnationId("c"): "no key"})
+    columns = KeyedRecords(
+        values, [50] * 3, {IncarnationId("c"): [b"k"]}, SCOPE, [0, 1, 2], {IncarnationId("c"): "no key"}
+    )
     (first,) = sends(step(core, columns, 0))
     assert first.ids == [0]
     assert sends(step(core, DeliveryAnswered((first.token,), ACKED), 1)) == []

@@ -18,7 +18,6 @@ from millwheel.client.injector.core import InjectorCore
 from millwheel.client.injector.driver import SenderIdentity
 from millwheel.client.injector.ids import IdHasher, IdKind, IdScope, partition_scope
 from millwheel.client.injector.messages import (
-    Columns,
     Connect,
     ConnectionLost,
     ConnectionOpened,
@@ -27,6 +26,7 @@ from millwheel.client.injector.messages import (
     EndDeclared,
     InjectorEffect,
     InjectorEvent,
+    KeyedRecords,
     KeysFound,
     Limits,
     PublishWatermark,
@@ -50,7 +50,7 @@ LIMITS = Limits(
     batch_records=4, batch_bytes=64, window_records=40, window_bytes=400, linger=5,
     retry_first=10, retry_last=80, resend_after=1_000, max_in_flight=3,
 )  # fmt: skip
-MOST_ROWS = 9
+MAX_ROWS = 9
 """More than fit into a batch: columns are not divided for that, and may be sent one by one later."""
 ADDRESSES = ["a", "b", "c"]
 NO_COLUMNS_AT = "c"
@@ -64,7 +64,7 @@ keys = st.sampled_from(KEYS)
 
 
 class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, InjectorEffect]):
-    """The network is a list of sendings and a list of answers. The rules lose, repeat and reorder them."""
+    """The network is a list of attempts and a list of answers. The rules lose, repeat and reorder them."""
 
     core: InjectorCore
 
@@ -121,7 +121,7 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
 
     def check_same_bytes(self, send: SendBatch) -> None:
         self.columns += isinstance(send.values, RecordColumns)
-        assert 0 < len(send.keys) <= MOST_ROWS
+        assert 0 < len(send.keys) <= MAX_ROWS
         for id_, key, value, timestamp in zip(send.ids, send.keys, send.values, send.timestamps, strict=True):
             known = self.bytes_of.setdefault((f"{send.consumer} {send.scope.name}", id_), (key, value, timestamp))
             assert known == (key, value, timestamp), "an id came again with other bytes"
@@ -184,11 +184,11 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
             self.accepted.append((scope, ids[at], due, values[at], timestamps[at], frozenset(names), late))
         if (waiting := IncarnationId(keyless)) in columns:
             columns[waiting] = columns[waiting][: len(rows) // 2]
-        self.handle(Columns(values, timestamps, columns, scope, ids))
+        self.handle(KeyedRecords(values, timestamps, columns, scope, ids))
 
     @rule(
         scope=st.sampled_from(SCOPES),
-        rows=st.lists(st.tuples(keys, keys, st.integers(-3, 40)), min_size=1, max_size=MOST_ROWS),
+        rows=st.lists(st.tuples(keys, keys, st.integers(-3, 40)), min_size=1, max_size=MAX_ROWS),
         gap=st.integers(0, 1),
     )
     def send_table(self, scope: IdScope, rows: list[tuple[bytes, bytes, int]], gap: int) -> None:
@@ -209,7 +209,7 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
             due = {name: column[at] for name, column in columns.items()}
             late = stamp < self.last_published
             self.accepted.append((scope, id_, due, value, stamp, frozenset(names), late))
-        self.handle(Columns(records, records.timestamps, columns, scope, ids))
+        self.handle(KeyedRecords(records, records.timestamps, columns, scope, ids))
 
     @rule(pick=st.integers(0, 99), count=st.integers(0, 12))
     def key(self, pick: int, count: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from millwheel.client.injector.dividing import DELIVERY_BYTES, DELIVERY_RECORDS, divided
+from millwheel.client.injector.column_division import DELIVERY_BYTES, DELIVERY_RECORDS, divided
 from millwheel.rpc.columns import RecordColumns
 
 BOUNDS = st.lists(st.binary(min_size=1, max_size=2), unique=True, max_size=20).map(sorted)

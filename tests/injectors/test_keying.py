@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millwheel.client.injector.encoding import RecordEncoder
-from millwheel.client.injector.keying import KeyColumn, RecordKeys, first_refused
+from millwheel.client.injector.record_keys import KeyColumn, RecordKeys, first_refused
 from millwheel.client.injector.routing import ConsumerRouting, Route, StreamRouting
 from millwheel.client.injector.unkeyed import WaitingSummary
 from millwheel.model.incarnation import IncarnationId

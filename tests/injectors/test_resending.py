@@ -12,20 +12,20 @@ from hypothesis import strategies as st
 from millwheel.client.injector.core import InjectorCore
 from millwheel.client.injector.ids import partition_scope
 from millwheel.client.injector.messages import (
-    Columns,
     ConnectionLost,
     ConnectionOpened,
     DeliveryAnswered,
     InjectorEffect,
     InjectorEvent,
+    KeyedRecords,
     Limits,
     RoutingArrived,
     SendBatch,
     Tick,
     WritesPending,
 )
-from millwheel.client.injector.outbound_queue import InjectedSending
-from millwheel.client.injector.resending import MAX_COPIES
+from millwheel.client.injector.outbound_queue import InjectedAttempt
+from millwheel.client.injector.resend_policy import MAX_COPIES
 from millwheel.client.injector.routing import ConsumerRouting, Route, StreamRouting
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS
@@ -132,16 +132,16 @@ class World(SingleCoreDriver[InjectorEvent, InjectorEffect]):
         assert max(unread.values(), default=0) <= 1, "a copy waits behind an attempt that is not written"
         assert self.core.unacked <= LIMITS.window_records
         for queue in self.core.outbound.queues():
-            attempts = Counter(at for batch in queue.batches for one in batch.sendings for at in batch_ids(one))
+            attempts = Counter(at for batch in queue.batches for one in batch.open_attempts for at in batch_ids(one))
             assert max(attempts.values(), default=0) <= MAX_COPIES + 1
-            assert queue.in_flight == sum(len(batch.sendings) for batch in queue.batches)
+            assert queue.in_flight == sum(len(batch.open_attempts) for batch in queue.batches)
 
     def send(self, count: int) -> None:
         count = min(count, self.core.room())
         ids = list(range(self.next_id, self.next_id + count))
         self.next_id += count
         keys = {READER: [b"k"] * count}
-        self.handle(Columns([b"v%d" % id_ for id_ in ids], [50] * count, keys, SCOPE, ids))
+        self.handle(KeyedRecords([b"v%d" % id_ for id_ in ids], [50] * count, keys, SCOPE, ids))
         self.serve()
 
     def reconnect(self) -> None:
@@ -166,10 +166,10 @@ class World(SingleCoreDriver[InjectorEvent, InjectorEffect]):
         self.serve()
 
 
-def batch_ids(sending: InjectedSending) -> list[int]:
+def batch_ids(attempt: InjectedAttempt) -> list[int]:
     """The positions of an attempt's records without an answer."""
-    batch = sending.batch
-    return [batch.ids[at] for at in sending.open()]
+    batch = attempt.batch
+    return [batch.ids[at] for at in attempt.open()]
 
 
 STEPS = st.one_of(

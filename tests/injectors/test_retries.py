@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from millwheel.client.injector import Injector
-from millwheel.client.injector.asking import RecordAsker
+from millwheel.client.injector.record_requests import RecordAsker
 from millwheel.client.injector.routing import ConsumerRouting
 from millwheel.client.injector.unkeyed import WaitingSummary
 from millwheel.rpc.clock import wall_now

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from millwheel.client.injector.admission import SendTurns
-from millwheel.client.injector.dividing import DELIVERY_BYTES, DELIVERY_RECORDS
+from millwheel.client.injector.column_division import DELIVERY_BYTES, DELIVERY_RECORDS
 from millwheel.client.injector.ids import RecordIds
-from millwheel.client.injector.messages import Columns, Limits
+from millwheel.client.injector.messages import KeyedRecords, Limits
 from millwheel.client.injector.routing import ConsumerRouting, Route, StreamRouting
 from millwheel.client.injector.settings import InjectorSettings
 from millwheel.client.injector.tables import TableAdmission, plain_table
@@ -40,7 +40,7 @@ class Sending:
     def __init__(self, *routings: StreamRouting, limits: Limits | None = None, width: int = 1) -> None:
         self.routing, *self.later = routings
         self.waits: list[int] = []
-        self.accepted: list[Columns] = []
+        self.accepted: list[KeyedRecords] = []
         self.turns, self.ids = SendTurns(), RecordIds("s", "p", "p")
         table = pa.table({"key": ["a", "f", "j", "z"] * (ROWS // 4), "text": ["x" * width] * ROWS, "at": range(ROWS)})
         self.table = plain_table(table, "at")
@@ -57,7 +57,7 @@ class Sending:
         if len(self.waits) > 1 and self.later:
             self.routing = self.later.pop(0)
 
-    def step(self, columns: Columns) -> None:
+    def step(self, columns: KeyedRecords) -> None:
         self.accepted.append(columns)
 
     async def sizes(self) -> list[int]:

@@ -177,7 +177,7 @@ def test_appends_are_those_of_all_workers() -> None:
 
 def test_trends_of_very_many_intervals_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """After an outage of all workers, each interval may be behind."""
-    monkeypatch.setattr("millwheel.master.load_book.MOST_TRENDS", 2)
+    monkeypatch.setattr("millwheel.master.load_book.MAX_TRENDS", 2)
 
     def report(book: LoadBook, at: int, **lags: float) -> list[bool]:
         loads = [wire.IntervalLoad(journal=name, sequencer=1, system_lag_seconds=lag) for name, lag in lags.items()]

@@ -11,9 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from millwheel.model.outbound import (
     AnswerKind,
+    DeliveryAttempt,
     OutboundBatch,
-    OutboundSending,
-    OutstandingSendings,
+    OutstandingAttempts,
     UnackedBatches,
     answer_kind,
 )
@@ -24,7 +24,7 @@ ACKED, FULL = AnswerKind.ACKED, AnswerKind.FULL
 INDEXES = st.lists(st.integers(0, 7), max_size=8)
 
 
-class NaiveSending:
+class NaiveAttempt:
     """Every record is open, acked or refused; an answer is applied to one record after the other."""
 
     def __init__(self, records: int) -> None:
@@ -51,11 +51,11 @@ class NaiveSending:
 def test_an_answer_settles_the_same_records_as_one_by_one(
     records: int, answers: list[tuple[AnswerKind, list[int]]]
 ) -> None:
-    sending, naive = OutboundSending(records), NaiveSending(records)
+    attempt, naive = DeliveryAttempt(records), NaiveAttempt(records)
     for kind, indexes in answers:
-        assert set(sending.answered(kind, indexes)) == naive.answered(kind, indexes)
-        assert set(sending.unanswered()) == {index for index, state in enumerate(naive.states) if state == "open"}
-        assert sending.over == ("open" not in naive.states)
+        assert set(attempt.answered(kind, indexes)) == naive.answered(kind, indexes)
+        assert set(attempt.unanswered()) == {index for index, state in enumerate(naive.states) if state == "open"}
+        assert attempt.over == ("open" not in naive.states)
 
 
 @given(st.integers(1, 6), st.sets(st.integers(0, 5)), st.lists(st.sets(st.integers(0, 5)), max_size=4))
@@ -67,7 +67,7 @@ def test_the_last_answer_is_known_as_such_for_every_receiver(
     It refuses some records first. Then it ACKs committed ones and names all others.
     """
     refused &= set(range(count))
-    outstanding = OutstandingSendings[str]()
+    outstanding = OutstandingAttempts[str]()
     outstanding.add(1, count, "one")
     open_records = set(range(count)) - refused
     if refused:
@@ -84,7 +84,7 @@ def test_the_last_answer_is_known_as_such_for_every_receiver(
 
 
 def test_other_answers_end_a_sending_and_unknown_tokens_do_not() -> None:
-    outstanding = OutstandingSendings[int]()
+    outstanding = OutstandingAttempts[int]()
     for token, kind in enumerate([AnswerKind.REFUSED, AnswerKind.INVALID, AnswerKind.SUPERSEDED, FULL]):
         outstanding.add(token, 3, token)
         assert token in outstanding
@@ -95,7 +95,7 @@ def test_other_answers_end_a_sending_and_unknown_tokens_do_not() -> None:
 
 @pytest.mark.guarantee("G1")
 def test_unanswered_batches_of_an_ended_stream_are_sent_again() -> None:
-    outstanding = OutstandingSendings[str]()
+    outstanding = OutstandingAttempts[str]()
     for token, name in enumerate("abc"):
         outstanding.add(token, 2, name)
     outstanding.answered(1, ACKED, ())

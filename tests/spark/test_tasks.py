@@ -16,7 +16,7 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 
 from millwheel.client.injector import BatchOf, Injector, InjectorSettings
-from millwheel.client.injector.messages import Columns, RoutingArrived
+from millwheel.client.injector.messages import KeyedRecords, RoutingArrived
 from millwheel.client.injector.routing_follower import routing_from_wire
 from millwheel.injectors.batches import BATCH_SOURCE
 from millwheel.injectors.spark.columns import RowReader, Rows
@@ -136,8 +136,8 @@ ROWS = st.lists(st.fixed_dictionaries({name: values for name, (_, values) in KIN
 def passed(batch: pa.RecordBatch, *, columns: bool) -> list[tuple[Any, ...]]:
     """What a task passes to the injector's core: the id, value, timestamp and key of each record, and their scope."""
 
-    async def send() -> list[Columns]:
-        found: list[Columns] = []
+    async def send() -> list[KeyedRecords]:
+        found: list[KeyedRecords] = []
         settings = InjectorSettings(any_timestamp=True, strict_keys=True)
         injector = Injector("s", process="spark", source=BATCH_SOURCE, sequencer=1, settings=settings)
         session: Any = session_of(injector)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Final
 
-_MOST_BYTES: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 20
 """Of a request."""
 
 
@@ -106,7 +106,7 @@ class _Forking:
                     self._tell(key.data)
 
     def _receive(self) -> _Request | None:
-        content, received, _, _ = socket.recv_fds(self._requests, _MOST_BYTES, 4)
+        content, received, _, _ = socket.recv_fds(self._requests, _MAX_BYTES, 4)
         if not content:
             return None
         *streams, answer = received

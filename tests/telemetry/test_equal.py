@@ -13,7 +13,7 @@ import millwheel as mw
 from millwheel import agg, windows
 from millwheel.model.time import Timestamp
 from millwheel.worker.interval import IntervalSettings
-from millwheel.worker.messages import Acknowledge, Acknowledged, AppendEntry, ReadStates, SendDelivery, StatesRead
+from millwheel.worker.messages import Acknowledged, AnswerDelivery, AppendEntry, ReadStates, SendDelivery, StatesRead
 from tests.telemetry.traced_driver import TracedDriver
 from tests.worker.interval.driver import IntervalDriver
 
@@ -66,8 +66,8 @@ def history(driver: IntervalDriver, steps: list[tuple[str, Any]]) -> list[Any]:
             seen.append((sent.stream, sent.ids, sent.keys, sent.values, sent.timestamps, sent.token, sent.order))
         elif isinstance(effect, AppendEntry):
             seen.append((effect.append.commit, effect.append.entry))
-        elif isinstance(effect, Acknowledge):
-            seen.append((effect.delivery.token, effect.outcome, list(effect.remaining)))
+        elif isinstance(effect, AnswerDelivery):
+            seen.append((effect.delivery.token, effect.outcome, list(effect.indexes)))
         else:
             seen.append(type(effect))
         begin(effect)

@@ -17,7 +17,7 @@ from millwheel import agg, windows
 from millwheel.rpc.columns import RecordColumns
 from millwheel.testing import TopologyHarness
 from millwheel.worker.interval import IntervalSettings
-from millwheel.worker.interval.intake import IntervalReceiver
+from millwheel.worker.interval.receiver import IntervalReceiver
 from tests.windows.test_by_columns import COLUMNS, HOOKS, NOON, SECOND, as_table
 
 

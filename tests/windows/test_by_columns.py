@@ -18,7 +18,7 @@ from millwheel import agg, windows
 from millwheel.rpc.columns import RecordColumns
 from millwheel.testing import TopologyHarness
 from millwheel.worker.interval import IntervalSettings
-from millwheel.worker.interval.intake import IntervalReceiver
+from millwheel.worker.interval.receiver import IntervalReceiver
 from millwheel.worker.messages import Delivery
 
 NOON = 1_767_268_800_000_000

@@ -15,7 +15,7 @@ from millwheel import agg, windows
 from millwheel.rpc.columns import RecordColumns
 from millwheel.testing import TopologyHarness
 from millwheel.worker.interval import IntervalSettings
-from millwheel.worker.interval.intake import IntervalReceiver
+from millwheel.worker.interval.receiver import IntervalReceiver
 from tests.sdk.test_expressions import Tree, conditions, expression, floats, has_fields, ints, numbers, texts
 from tests.windows.test_by_column_fields import results
 from tests.windows.test_by_columns import COLUMNS, HOOKS, NOON, as_table

@@ -14,7 +14,7 @@ import millwheel as mw
 from millwheel import agg, windows
 from millwheel.rpc.columns import RecordColumns
 from millwheel.testing import TopologyHarness
-from millwheel.worker.interval.intake import IntervalReceiver
+from millwheel.worker.interval.receiver import IntervalReceiver
 from tests.windows.test_by_column_fields import results
 from tests.windows.test_by_columns import COLUMNS, HOOKS, NOON, as_table
 

@@ -86,8 +86,8 @@ class Answers:
     def __init__(self) -> None:
         self.got: list[Answer] = []
 
-    def reply(self, token: int, outcome: DeliveryOutcome.ValueType, remaining: Sequence[int], message: str) -> None:
-        self.got.append((token, outcome, list(remaining), message))
+    def reply(self, token: int, outcome: DeliveryOutcome.ValueType, indexes: Sequence[int], message: str) -> None:
+        self.got.append((token, outcome, list(indexes), message))
 
 
 def delivery(token: int, count: int = 1, channel: Any = None, journal: str = "c.1.j1") -> Delivery:

@@ -21,7 +21,7 @@ from millwheel.rpc.columns import RecordColumns
 from millwheel.rpc.deliveries import decode_delivery, encode_delivery
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1 import delivery_pb2_grpc
-from millwheel.worker.messages import Acknowledge, Acknowledged, Delivery, Resend
+from millwheel.worker.messages import Acknowledged, AnswerDelivery, Delivery, Resend
 from millwheel.worker.process.delivery_service import DeliveryService
 from millwheel.worker.process.destinations import HostChannel
 from millwheel.worker.process.host import CoreHost
@@ -71,7 +71,7 @@ def delivering(
 
 
 async def test_batches_reach_the_core_whole_and_acks_come_back() -> None:
-    receiver = hosted(lambda event: [Acknowledge(event, ACKED)])
+    receiver = hosted(lambda event: [AnswerDelivery(event, ACKED)])
     sender = hosted(journal="u.1.j1")
     async with delivering({"c.1.j1": receiver}) as address:
         peer = PeerConnection(address, open_channel)
@@ -94,9 +94,9 @@ async def test_answers_in_parts_all_reach_the_sender() -> None:
         if type(event) is not Delivery:
             return ()
         return [
-            Acknowledge(event, FULL, [2], "full"),
-            Acknowledge(event, ACKED, [1, 2]),
-            Acknowledge(event, ACKED, [2]),
+            AnswerDelivery(event, FULL, message="full", only=[2]),
+            AnswerDelivery(event, ACKED, [1, 2]),
+            AnswerDelivery(event, ACKED, [2]),
         ]
 
     receiver, sender = hosted(react), hosted(journal="u.1.j1")
@@ -118,10 +118,10 @@ async def test_acks_of_whole_batches_share_messages_overtaking_nothing() -> None
         held.append(event)
         if len(held) < 10:
             return ()
-        answers = [Acknowledge(one, ACKED) for one in held]
-        answers[4:5] = [Acknowledge(held[4], FULL, [1], "full"), Acknowledge(held[4], ACKED, [1])]
-        answers[8] = Acknowledge(held[7], ACKED, (), "had taken effect before")
-        answers.insert(7, Acknowledge(held[6], ACKED, [2]))
+        answers = [AnswerDelivery(one, ACKED) for one in held]
+        answers[4:5] = [AnswerDelivery(held[4], FULL, message="full", only=[1]), AnswerDelivery(held[4], ACKED, [1])]
+        answers[8] = AnswerDelivery(held[7], ACKED, (), "had taken effect before")
+        answers.insert(7, AnswerDelivery(held[6], ACKED, [2]))
         return answers
 
     async with delivering({"c.1.j1": hosted(react)}) as address, open_channel(address) as channel:
@@ -180,7 +180,7 @@ async def test_unanswered_batches_are_sent_again_after_a_broken_stream() -> None
         return ()
 
     core_of(sender).react = send_again
-    core_of(receiver).react = lambda event: [Acknowledge(event, ACKED)] if type(event) is Delivery else ()
+    core_of(receiver).react = lambda event: [AnswerDelivery(event, ACKED)] if type(event) is Delivery else ()
     await until(lambda: core_of(sender).of(Resend))
     assert core_of(sender).of(Resend)[0].tokens == [1, 2]
     async with delivering({"c.1.j1": receiver}, int(address.rpartition(":")[2])):
@@ -221,9 +221,9 @@ async def test_a_call_ends_when_its_sender_ended_and_all_is_answered() -> None:
 
     def react(event: Any) -> Sequence[Any]:
         if type(event) is not Delivery:
-            return [Acknowledge(one, ACKED, [0]) for one in held]
+            return [AnswerDelivery(one, ACKED, [0]) for one in held]
         held.append(event)
-        return [Acknowledge(event, FULL, [0], "full")]
+        return [AnswerDelivery(event, FULL, message="full", only=[0])]
 
     receiver = hosted(react)
     async with delivering({"c.1.j1": receiver}) as address, open_channel(address) as channel:
@@ -248,7 +248,7 @@ async def test_a_call_ends_when_its_sender_ended_and_all_is_answered() -> None:
 
 async def test_a_sender_is_judged_once_for_each_sequencer() -> None:
     """A refusal is not remembered: the catalog may come at any moment."""
-    receiver = hosted(lambda event: [Acknowledge(event, ACKED)])
+    receiver = hosted(lambda event: [AnswerDelivery(event, ACKED)])
     answers, judged = iter([False, True]), list[int]()
 
     def knows(host: Any, sender: Sender) -> bool:
@@ -302,7 +302,7 @@ async def test_an_earlier_version_owns_no_newer_delivery(sent: Delivery) -> None
     request.ClearField("newer_journal")
     request.positions.ClearField("complete")
     request.positions.ClearField("first")
-    receiver = hosted(lambda event: [Acknowledge(event, ACKED)])
+    receiver = hosted(lambda event: [AnswerDelivery(event, ACKED)])
     async with delivering({"c.1.j1": receiver}) as address, open_channel(address) as channel:
 
         async def requests() -> AsyncIterator[wire.DeliverRequest]:

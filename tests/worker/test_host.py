@@ -19,7 +19,7 @@ from millwheel.store.contract import Append, CorruptValueError, PartId, Sequence
 from millwheel.worker.messages import (
     Accepted,
     AcceptSequencer,
-    Acknowledge,
+    AnswerDelivery,
     Appended,
     AppendEntry,
     AsyncHook,
@@ -41,7 +41,7 @@ from millwheel.worker.messages import (
     Tick,
     WriteParts,
 )
-from millwheel.worker.process import events as events_module
+from millwheel.worker.process import event_host
 from millwheel.worker.process.host import CoreHost
 from millwheel.worker.process.run_queue import RunQueue
 from tests.faulty_store import FaultyStore, QueueingStore
@@ -115,7 +115,7 @@ async def test_a_host_counts_each_refusal_and_no_ack() -> None:
         JOURNAL, rig.core, rig.store, rig.peers, rig.queue, refused=lambda _, outcome: counted.append(outcome)
     )
     sent = delivery(1, channel=Answers())
-    rig.core.react = lambda event: [Acknowledge(sent, ACKED), Acknowledge(sent, NOT_OWNER)]
+    rig.core.react = lambda event: [AnswerDelivery(sent, ACKED), AnswerDelivery(sent, NOT_OWNER)]
     rig.host.post(sent)
     await until(lambda: counted)
     assert counted == [NOT_OWNER]
@@ -372,7 +372,7 @@ async def test_every_delivery_is_answered_when_the_host_closes() -> None:
     rig = Rig()
     answers = Answers()
     kept = [delivery(token, channel=answers) for token in range(1, 4)]
-    rig.core.react = lambda event: [Acknowledge(event, ACKED)] if event is kept[0] else ()
+    rig.core.react = lambda event: [AnswerDelivery(event, ACKED)] if event is kept[0] else ()
     for one in kept:
         rig.host.post(one)
     await until(lambda: len(rig.core.events) == 3)
@@ -389,7 +389,7 @@ async def test_every_delivery_is_answered_when_the_host_closes() -> None:
 
 
 async def test_settled_deliveries_are_not_kept() -> None:
-    rig = Rig(lambda event: [Acknowledge(event, ACKED)])
+    rig = Rig(lambda event: [AnswerDelivery(event, ACKED)])
     answers = Answers()
     for token in range(100):
         rig.host.post(delivery(token, channel=answers))
@@ -521,7 +521,7 @@ async def test_an_alarm_rings_soon_after_the_wall_clock_jumps_past_it(
 ) -> None:
     """The machine was suspended, or its clock was set. The loop's clock has not advanced."""
     ahead = 0
-    monkeypatch.setattr(events_module, "MAX_SLEEP_SECONDS", 0.02)
+    monkeypatch.setattr(event_host, "MAX_SLEEP_SECONDS", 0.02)
     rig = Rig(clock=lambda: wall_now() + ahead)
     rig.core.alarm = wall_now() + 3_600_000_000
     rig.host.start()

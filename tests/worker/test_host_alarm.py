@@ -8,7 +8,7 @@ import pytest
 
 from millwheel.rpc.clock import wall_now
 from millwheel.worker.messages import Appended, Tick
-from millwheel.worker.process import events as events_module
+from millwheel.worker.process import event_host as events_module
 from tests.patience import patience, until
 from tests.worker.test_host import Rig
 

@@ -205,7 +205,7 @@ def test_records_and_refusals_count_by_stream() -> None:
     worker.driver.deliver(("a", "x", 1), ("b", "y", 2))
     assert worker.values("millwheel_received_records") == {("in",): 2}, "a duplicate is not fresh"
     assert worker.values("millwheel_received_bytes") == {("in",): 2 * len(b"\x92\xa1a\xa1x")}
-    for answer in worker.driver.take(m.Acknowledge):
+    for answer in worker.driver.take(m.AnswerDelivery):
         worker.tallies.refused.add(PLACE, answer.delivery, answer.outcome)
     assert worker.values("millwheel_refused_deliveries") == {("in", "p", "full"): 1}
 

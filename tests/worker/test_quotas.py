@@ -15,7 +15,7 @@ from millwheel.model.key_values import KeyChange
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import delivery_pb2 as wire
-from millwheel.worker.messages import Acknowledge, Delivery, Resend
+from millwheel.worker.messages import AnswerDelivery, Delivery, Resend
 from millwheel.worker.process.destinations import HostChannel
 from millwheel.worker.process.peers import PeerConnection
 from millwheel.worker.process.quotas import RecordQuotas, weight_of
@@ -148,7 +148,7 @@ def _injected(token: int) -> Delivery:
 
 @pytest.mark.guarantee("G8")
 async def test_only_injected_records_wait_for_the_quota() -> None:
-    receiver = hosted(lambda event: [Acknowledge(event, wire.DELIVERY_OUTCOME_ACKED)])
+    receiver = hosted(lambda event: [AnswerDelivery(event, wire.DELIVERY_OUTCOME_ACKED)])
     answered = hosted(journal="u.1.j1")
     clock = Clock()
     limited = quotas(cluster(6), clock)
@@ -172,7 +172,7 @@ async def test_only_injected_records_wait_for_the_quota() -> None:
 
 
 async def test_a_short_debt_is_waited_for() -> None:
-    receiver = hosted(lambda event: [Acknowledge(event, wire.DELIVERY_OUTCOME_ACKED)])
+    receiver = hosted(lambda event: [AnswerDelivery(event, wire.DELIVERY_OUTCOME_ACKED)])
     answered = hosted(journal="u.1.j1")
     limited = RecordQuotas(cluster(300))
     limited.refresh()

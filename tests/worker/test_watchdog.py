@@ -13,7 +13,7 @@ import pytest
 
 import millwheel as mw
 from millwheel.sdk.scope import Scope
-from millwheel.worker.process.tallies import Place
+from millwheel.worker.process.tallies import ComputationName
 from millwheel.worker.process.watchdog import RunningHook, Watchdog, running_hook
 from tests.patience import patience, until
 from tests.worker.interval.driver import IntervalDriver
@@ -79,7 +79,7 @@ async def test_a_loop_that_stands_still_is_reported_while_it_does(caplog: pytest
     caplog.set_level(logging.WARNING, "millwheel.worker")
     asked = threading.Event()
 
-    def place_of(scope: Scope) -> Place | None:
+    def place_of(scope: Scope) -> ComputationName | None:
         asked.set()
         return ("words", "count")
 

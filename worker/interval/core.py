@@ -18,20 +18,20 @@ from millwheel.sdk.compiled import CompiledComputation
 from millwheel.sdk.scope import OutputBinding
 from millwheel.worker.followed_senders import FollowedSenders
 from millwheel.worker.interval.commits.commits import CommitPipeline
-from millwheel.worker.interval.commits.parents import Needs
+from millwheel.worker.interval.commits.parents import ParentNeed
 from millwheel.worker.interval.commits.traced_sealing import sealer_for
 from millwheel.worker.interval.early_deliveries import EarlyDeliveries
 from millwheel.worker.interval.failing_keys import FailingKeys
+from millwheel.worker.interval.hold_explanations import hold_subject, waits_for_input
 from millwheel.worker.interval.hook_meter import HookMeter
 from millwheel.worker.interval.hooks.running_hooks import AwaitedHook
 from millwheel.worker.interval.hooks.scheduler import KeyScheduler
-from millwheel.worker.interval.intake import IntervalReceiver
 from millwheel.worker.interval.invariants import IntervalInvariants
 from millwheel.worker.interval.pump import IntervalPump
+from millwheel.worker.interval.receiver import IntervalReceiver
 from millwheel.worker.interval.recovery import recover
 from millwheel.worker.interval.state import IntervalConfig, IntervalState
 from millwheel.worker.interval.store_answers import StoreAnswers
-from millwheel.worker.interval.subjects import hold_subject, waits_for_input
 from millwheel.worker.messages import (
     Acknowledged,
     Appended,
@@ -68,7 +68,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         outputs: dict[str, OutputBinding],
         locate: Callable[[IncarnationId, bytes], str],
         meter: HookMeter | None = None,
-        pump: type[IntervalPump] = IntervalPump,
+        make_pump: type[IntervalPump] = IntervalPump,
     ) -> None:
         """
         Args:
@@ -77,7 +77,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
             outputs: Where its productions go.
             locate: Returns the journal that takes a consumer's records with a key.
             meter: Measures the run times of hooks. None: they are not measured.
-            pump: Runs after each event.
+            make_pump: Makes what runs after each event.
         """
         self.state = state = IntervalState(config, program, outputs, locate, meter)
         self._early_deliveries = EarlyDeliveries(config.settings.queue_bytes)
@@ -88,11 +88,11 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         sealer = sealer_for(state, lambda key, error: blocked_keys.failed(key, None, error))
         self._commits = commits = CommitPipeline(state, scheduler.runner, admission.segments, sealer)
         self._checkpoints = commits.checkpoints
-        passes = pump(state, scheduler, commits)
+        pump = make_pump(state, scheduler, commits)
         senders = FollowedSenders(state.inputs, state.ids, admission)
-        super().__init__(config, senders, state.clocks.set_now, passes)
-        self._held = passes.held
-        self._invariants = IntervalInvariants(state, scheduler, commits, passes)
+        super().__init__(config, senders, state.clocks.set_now, pump)
+        self._held = pump.held
+        self._invariants = IntervalInvariants(state, scheduler, commits, pump)
         answers = StoreAnswers(state, scheduler, commits, admission)
         self._handlers |= {
             CatalogChanged: self._on_catalog_changed,
@@ -126,7 +126,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         """Whether neither this owner nor a successor needs the parents' journals. True if there are no parents."""
         if self.phase is not OwnerPhase.SERVING:
             return not self.state.config.parents
-        return self._checkpoints.parents.needs is Needs.NOTHING and not self._admission.segments.reads_elsewhere
+        return self._checkpoints.parents.need is ParentNeed.NOTHING and not self._admission.segments.reads_elsewhere
 
     @property
     def stopped(self) -> str:
@@ -184,7 +184,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
     def _on_catalog_changed(self, event: CatalogChanged) -> None:
         self._senders.catalog_changed(event)
         # What it has read flows out, and its positions stay. So a drain comes to an end.
-        self.state.timers.wall_stands = event.drains and self.state.program.of_source
+        self.state.timers.no_processing_time = event.drains and self.state.program.of_source
 
     def _on_refused(self, event: Refused) -> Sequence[IntervalEffect]:
         return [GiveUp(event.reason)] if self.state.outbox.get(event.token) is not None else []

@@ -24,7 +24,7 @@ from millwheel.sdk.records import Record
 from millwheel.worker.interval.core import IntervalCore
 from millwheel.worker.interval.pump import IntervalPump
 from millwheel.worker.interval.state import IntervalConfig
-from millwheel.worker.messages import Acknowledge, Delivery, IntervalEffect
+from millwheel.worker.messages import AnswerDelivery, Delivery, IntervalEffect
 from millwheel.worker.owner import Handler
 
 __all__ = ["DrainingCore"]
@@ -100,7 +100,7 @@ class DrainingCore(IntervalCore):
         locate: Callable[[IncarnationId, bytes], str],
     ) -> None:
         """``options`` are those of the last version, because existing productions keep their kind of ids."""
-        super().__init__(config, _program(name, options), {}, locate, pump=DrainingPump)
+        super().__init__(config, _program(name, options), {}, locate, make_pump=DrainingPump)
 
     def _delivery_handler(self, serving: bool) -> Handler:
         return self._refuse
@@ -108,4 +108,4 @@ class DrainingCore(IntervalCore):
     def _refuse(self, delivery: Delivery) -> Sequence[IntervalEffect]:
         """Refuse the delivery. A sender that knows of the removal discards it. Others look up the topology again."""
         message = f"computation {self.state.program.name!r} was removed"
-        return [Acknowledge(delivery, _NOT_OWNER, (), message)]
+        return [AnswerDelivery(delivery, _NOT_OWNER, (), message)]

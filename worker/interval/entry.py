@@ -48,7 +48,7 @@ _ROW_BYTES: Final = 24
 """About the size of a production's row without its value, keys and names."""
 
 TimerRow = tuple[bytes, bool, str, int, int | None, int, int]
-"""Key, whether it is in processing time, tag, time, hold, timestamp of the cause, origin (position of its setting)."""
+"""Key, whether it is in processing time, tag, time, hold, timestamp of the cause, position of its setting."""
 
 ProductionRow = tuple[int, bytes, str, bytes, int, tuple[tuple[IncarnationId, bytes], ...], bytes]
 """Position, producing key, stream, value, timestamp, [(consumer, key)], opaque id (empty: the position is the id)."""

@@ -1,34 +1,25 @@
-"""Records that an interval has received and not committed: their admission and their queue (sections 4.1, 6.1.1; G13).
+"""Records that an interval has received and not committed: their queue (sections 4.1, 6.1.1; G13).
 
-An interval admits a delivery within limits, after the duplicate check. Its fresh records are queued, and hold the input
-watermark until they are committed. Records of a blocked key leave the queue (``blocked_key_table.py``).
+The receiver (``receiver.py``) queues the fresh records of a delivery. They hold the input watermark until they are
+committed. Records of a blocked key leave the queue (``blocked_key_table.py``).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from operator import lt
 from typing import Any, Final
 
-from millwheel.model.page_keys import PAGE_BYTE
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.model.watermarks import MinTracker
-from millwheel.rpc.column_keys import ColumnKeys, key_list
+from millwheel.rpc.column_keys import key_list
 from millwheel.rpc.columns import RecordColumns, bytes_of, extremes_of
-from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.worker.admission import DeliveryAdmission, column_problem
 from millwheel.worker.dedup import DeliveryVerdict
-from millwheel.worker.id_segments import AdmissionState
-from millwheel.worker.interval.clocks import IntervalClocks
-from millwheel.worker.interval.setup import IntervalSetup
-from millwheel.worker.messages import Acknowledge, Delivery, OwnerEffect, without
+from millwheel.worker.messages import Delivery, without
 
-__all__ = ["DeliveryReceipt", "IntervalIntake", "IntervalReceiver", "KeySample", "QueuedRecords", "increasing"]
+__all__ = ["DeliveryReceipt", "IntervalIntake", "KeySample", "QueuedRecords", "increasing"]
 
-_ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
-_INVALID = DeliveryOutcome.DELIVERY_OUTCOME_INVALID
-_NOT_OWNER = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
 _FEW_BLOCKED: Final = 16
 """With this many blocked records or fewer, each completed record of a delivery is reported to its sender at once."""
 
@@ -139,7 +130,7 @@ class IntervalIntake:
         self.unfinished: dict[DeliveryReceipt, None] = {}
         """The receipts with open records, the oldest first."""
         self._changed: dict[DeliveryReceipt, None] = {}
-        """The receipts with open records of which some were settled or set aside since the last ``narrowed``."""
+        """The receipts with open records of which some were settled or set aside since the last ``to_report``."""
 
     def admit(
         self, delivery: Delivery, verdict: DeliveryVerdict | None, indexes: Sequence[int], now: int = 0
@@ -175,7 +166,7 @@ class IntervalIntake:
         Invariant (G5): the records of a key keep their order. Those of one delivery run together as far as that allows.
         In one delivery, the order of a key is that of its indexes. So sorted indexes keep it.
         """
-        chunks: list[tuple[QueuedRecords, list[int]]] = []
+        pieces: list[tuple[QueuedRecords, list[int]]] = []
         places: dict[DeliveryReceipt, int] = {}
         last: dict[bytes, int] = {}
         for receipt, index in items:
@@ -183,14 +174,14 @@ class IntervalIntake:
             key = receipt.delivery.keys[index]
             place = places.get(receipt, -1)
             if place < last.get(key, 0):
-                places[receipt] = place = len(chunks)
+                places[receipt] = place = len(pieces)
                 indexes: list[int] = []
-                chunks.append((QueuedRecords(receipt, indexes), indexes))
+                pieces.append((QueuedRecords(receipt, indexes), indexes))
             last[key] = place
-            chunks[place][1].append(index)
-        for _, indexes in chunks:
+            pieces[place][1].append(index)
+        for _, indexes in pieces:
             indexes.sort()
-        self.queue.extendleft(chunk for chunk, _ in reversed(chunks))
+        self.queue.extendleft(queued for queued, _ in reversed(pieces))
 
     def settle(self, receipt: DeliveryReceipt, indexes: Sequence[int]) -> bool:
         """Remove committed or given-back records. Returns whether these were the last of their delivery."""
@@ -220,7 +211,7 @@ class IntervalIntake:
         receipt.span = 0
         self._changed[receipt] = None
 
-    def narrowed(self) -> list[DeliveryReceipt]:
+    def to_report(self) -> list[DeliveryReceipt]:
         """The deliveries of which only blocked records are left, and whose progress is worth reporting to their sender.
 
         Their other records no longer hold the watermark. The caller reports them: another call does not name them.
@@ -276,97 +267,3 @@ class KeySample:
             weights[key] = weights.get(key, 0.0) + weight
         total = sum(weights.values())
         return [(key, weights[key] / total) for key in sorted(weights)]
-
-
-class IntervalReceiver:
-    """Admits deliveries, and queues their fresh records. The only caller of ``IntervalIntake.admit``."""
-
-    def __init__(
-        self,
-        setup: IntervalSetup,
-        clocks: IntervalClocks,
-        intake: IntervalIntake,
-        ids: AdmissionState,
-        is_done: Callable[[DeliveryReceipt, int], bool],
-    ) -> None:
-        """
-        Args:
-            setup: The interval's settings and program.
-            clocks: Its watermark.
-            intake: Its queue.
-            ids: The ids that it knows.
-            is_done: Whether all records of a delivery up to a timestamp are done, or blocked by a failing hook.
-        """
-        self.admission = DeliveryAdmission(ids, self, setup.settings.queue_bytes, is_done)
-        self._setup = setup
-        self._clocks = clocks
-        self._intake = intake
-        self.began = 0
-        """When this owner began to serve, a time of ``elapsed``."""
-
-    def deliver(self, delivery: Delivery) -> list[OwnerEffect]:
-        """Admit a delivery. Every record of it is eventually ACKed or answered with another outcome."""
-        if delivery.stream not in self._setup.program.inputs:
-            # Sender and receiver follow a changing topology. One of them has an old version, so the sender looks up the
-            # topology again.
-            name = self._setup.program.name
-            return [Acknowledge(delivery, _NOT_OWNER, (), f"{name!r} does not consume stream {delivery.stream!r}")]
-        if (problem := self._problem(delivery)) is not None:
-            return [Acknowledge(delivery, _INVALID, (), problem)]
-        if not delivery.keys:
-            return [Acknowledge(delivery, _ACKED)]
-        for watermark in (delivery.sender.watermark, delivery.sender.received_watermark):
-            if watermark is not None and watermark > self._clocks.highest_stated:
-                self._clocks.highest_stated = watermark
-        out: list[OwnerEffect] = []
-        self.admission.arrivals.arrived(delivery, out)
-        return out
-
-    def _problem(self, delivery: Delivery) -> str | None:
-        """Why the records can never be accepted as they are. None: no problem."""
-        keys, own = delivery.keys, self._setup.config.keys
-        if (problem := column_problem(delivery)) is not None or not keys:
-            return problem
-        # The lowest and the highest interval have a bound on one side only.
-        if (own.start and _least(keys) < own.start) or (own.end is not None and _greatest(keys) >= own.end):
-            return f"keys outside the interval {own}: look up the interval map again"
-        if not (isinstance(keys, ColumnKeys) and keys.has_texts) and PAGE_BYTE in b"".join(keys):
-            return "a key with the byte 0xFF: a key is text in UTF-8, which never has this byte"
-        return None
-
-    # The queue, as the admission sees it.
-
-    def has_room(self) -> bool:
-        """Whether there is room for any record."""
-        intake, settings = self._intake, self._setup.settings
-        return intake.records < settings.queue_records and intake.bytes < settings.queue_bytes
-
-    def bound(self, delivery: Delivery) -> tuple[int, str] | None:
-        """The bound is the minimum of the groups' broadcast watermarks. Records on a feedback stream need no turn."""
-        order, feedback = delivery.order, self._setup.config.feedback
-        if delivery.stream in feedback or (order is not None and not feedback.isdisjoint(order.streams)):
-            return None
-        return self._clocks.inputs.value, "intake is full"
-
-    def put(
-        self, delivery: Delivery, verdict: DeliveryVerdict | None, fresh: Sequence[int], excluded: Sequence[int]
-    ) -> DeliveryReceipt | None:
-        """Queue the fresh records."""
-        now = self._clocks.elapsed
-        receipt = self._intake.admit(delivery, verdict, fresh, now)
-        received, size = self._setup.meter.measures.received[delivery.stream], receipt.average * len(fresh)
-        received[0] += len(fresh)
-        received[1] += size
-        if now - delivery.waited < self.began:
-            received[2] += len(fresh)
-            received[3] += size
-        receipt.excluded = excluded
-        return receipt if receipt.held <= self._clocks.inputs.value else None
-
-
-def _least(keys: Sequence[bytes]) -> bytes:
-    return keys.extremes()[0] if isinstance(keys, ColumnKeys) else min(keys)
-
-
-def _greatest(keys: Sequence[bytes]) -> bytes:
-    return keys.extremes()[1] if isinstance(keys, ColumnKeys) else max(keys)

@@ -44,7 +44,7 @@ class IntervalInvariants:
             return
         output = self._state.output.value
         require(output <= self._pump.reported_input(output), "no output watermark is above the input watermark (G7)")
-        if self._pump.rests():
+        if self._pump.is_at_rest():
             self._check_rest()
 
     def _check_data(self) -> None:

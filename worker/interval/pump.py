@@ -9,9 +9,9 @@ from millwheel.model.time import TimeDomain
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.worker.interval.cache.eviction import evict_cells
 from millwheel.worker.interval.commits.commits import CommitPipeline
+from millwheel.worker.interval.hold_explanations import BLOCKED, hold_detail, hold_subject
 from millwheel.worker.interval.hooks.scheduler import KeyScheduler
 from millwheel.worker.interval.state import IntervalState
-from millwheel.worker.interval.subjects import BLOCKED, hold_detail, hold_subject
 from millwheel.worker.messages import (
     Acknowledged,
     Appended,
@@ -77,10 +77,10 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         kind = type(event)
         if kind is GroupWatermarks:
             self._state.clocks.advance(self._state.intake.pending.min())
-            return self.rests()
+            return self.is_at_rest()
         if kind is Acknowledged:
             # The next commit journals ACKs of weak productions. A base may wait for ACKs of parents' productions.
-            return not self._commits.acks and not self._checkpoints.pressing and self.rests()
+            return not self._commits.weak_commits.acked and not self._checkpoints.pressing and self.is_at_rest()
         return False
 
     def _rests_after_append(self) -> bool:
@@ -93,9 +93,9 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         batch, commits = self._scheduler.runner.batch, self._commits
         if batch or batch.hold is not None or self._state.ids.duplicates:
             return False
-        return not commits.acks and not self._checkpoints.pressing and self.rests()
+        return not commits.weak_commits.acked and not self._checkpoints.pressing and self.is_at_rest()
 
-    def rests(self) -> bool:
+    def is_at_rest(self) -> bool:
         """Whether an event that only raises the watermark, or makes room in the outbox, can skip the passes.
 
         Invariant (G8): after the pump of an event, all work that is left waits for one of two things.
@@ -109,9 +109,14 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         ``check_invariants`` runs them in that state, and they must do nothing.
         """
         state, clocks, timers = self._state, self._state.clocks, self._state.timers
-        if state.intake.queue or state.blocked.keys or timers.ahead or timers.spilled.parts or self._commits.weak_queue:
+        if state.intake.queue or state.blocked.keys or timers.ahead or timers.spilled.parts:
             return False
-        if self._checkpoints.rows.left or self._checkpoints.rows.settling or self._gathers:
+        if (
+            self._commits.weak_commits.queue
+            or self._checkpoints.rows.left
+            or self._checkpoints.rows.settling
+            or self._gathers
+        ):
             return False
         event, processing = timers.event_time.first_time, timers.processing_time.first_time
         if event is not None and event <= clocks.watermark:
@@ -160,13 +165,13 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
             blocked_keys.again = False
             if not blocked_keys.stopped:
                 self._run()
-            settled = bool(commits.weak_queue) and commits.settle_weak(out)
+            settled = bool(commits.weak_commits.queue) and commits.settle_weak(out)
             if settled or (spilled.parts and checkpoints.spilling.may_take_in):
                 # The queue is empty and no append is in flight, so the watermark can advance and timers read from the
                 # store can be loaded now.
                 continue
             began = not self._waits_for_records and commits.try_commit(out)
-            if began and commits.strong and self.rests():
+            if began and commits.strong and self.is_at_rest():
                 break
             more = began or checkpoints.releasing != releasing
             more = commits.report_progress(out) or more or (full and not commits.open_commit_full)

@@ -49,7 +49,7 @@ from millwheel.worker.interval.key_bounds import BoundRow, KeyWatermarkBounds
 from millwheel.worker.interval.outbox.flows import INDEX_BITS
 from millwheel.worker.interval.panes.changes import PaneChange, apply_changes
 from millwheel.worker.interval.panes.table import PaneTable
-from millwheel.worker.interval.spilled_timers import FAR_PART, SpilledPart, SpilledTimers, is_spilled
+from millwheel.worker.interval.spilled_timers import SPILLED_PART, SpilledPart, SpilledTimers, is_spilled
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.journal import CommitCounts
 from millwheel.worker.messages import Opened, OpenedParent
@@ -57,7 +57,7 @@ from millwheel.worker.takeover import numbered_entries, restored_ids
 
 __all__ = ["recover"]
 
-_READ_APART: Final = frozenset({DEDUP_PART, SEGMENT_PART, FAR_PART, VOIDS_PART, ENTRY_PART})
+_READ_APART: Final = frozenset({DEDUP_PART, SEGMENT_PART, SPILLED_PART, VOIDS_PART, ENTRY_PART})
 """The kinds of parts that are not read one by one."""
 
 Productions = dict[tuple[str, int, str], ProductionRow]
@@ -102,11 +102,11 @@ def recover(state: IntervalState, opened: Opened) -> None:
         whole = _inherited(state, opened.parents, productions)
     reader = _Reader(state, config.journal, whole, productions)
     reader.read(head, opened.parts, opened.entries)
-    _begin(state, [*heads, head])
-    _settle(state, whole, productions)
+    _set_first_timer(state, [*heads, head])
+    _fill_state(state, whole, productions)
 
 
-def _begin(state: IntervalState, heads: Sequence[JournalHead]) -> None:
+def _set_first_timer(state: IntervalState, heads: Sequence[JournalHead]) -> None:
     """Set the timer with which a computation without inputs begins, if nothing is committed yet.
 
     Invariant (G5): it fires once. Its firing is the first commit of these journals, because nothing else makes work for
@@ -155,7 +155,7 @@ def _inherited(state: IntervalState, parents: Sequence[OpenedParent], production
     return child
 
 
-def _settle(state: IntervalState, whole: _IntervalWhole, productions: Productions) -> None:
+def _fill_state(state: IntervalState, whole: _IntervalWhole, productions: Productions) -> None:
     """Move the recovered values into the soft state."""
     state.ids.dedup, state.journal.segments = whole.dedup, whole.segments
     state.clocks.restore(whole.watermark, whole.wall, whole.key_bounds)
@@ -269,7 +269,7 @@ class _Reader:
         where = f"journal {self._journal}, base part"
         spilled = self._state.timers.spilled if self._keys is None else SpilledTimers(Holds())
         for part, blob in parts.items():
-            if part.name.startswith(FAR_PART) and not is_spilled([part]):
+            if part.name.startswith(SPILLED_PART) and not is_spilled([part]):
                 spilled.add(SpilledPart.decode(part, blob, f"{where} {part.name}"))
         for part, blob in parts.items():
             if part.name.startswith(VOIDS_PART):
@@ -281,12 +281,14 @@ class _Reader:
                 self._load_timers(spilled.current_rows(rows))
 
     def _set_timer(self, row: TimerRow) -> None:
-        key, processing, tag, at, hold, cause, origin = row
+        key, processing, tag, at, hold, cause, set_at_position = row
         domain = TimeDomain(processing)
         if self._keys is None or key in self._keys:
-            previous = self._state.timers.tables[domain].set(key, tag, TimerSetting(at, hold, cause, origin), None)
+            previous = self._state.timers.tables[domain].set(
+                key, tag, TimerSetting(at, hold, cause, set_at_position), None
+            )
             if previous is None and self._keys is None and self._state.timers.spilled.parts:
-                self._state.timers.spilled.void(key, domain, tag, origin)
+                self._state.timers.spilled.void(key, domain, tag, set_at_position)
 
     def _clear_timer(self, key: bytes, domain: TimeDomain, tag: str, commit: int) -> None:
         previous = self._state.timers.tables[domain].cancel(key, tag, None)

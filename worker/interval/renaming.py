@@ -39,7 +39,7 @@ from millwheel.worker.interval.entry import (
     encode_part,
 )
 from millwheel.worker.interval.panes.changes import PaneChange
-from millwheel.worker.interval.spilled_timers import FAR_PART, SpilledPart, is_spilled
+from millwheel.worker.interval.spilled_timers import SPILLED_PART, SpilledPart, is_spilled
 from millwheel.worker.names import RestoredNames
 
 __all__ = ["renamed_entry", "renamed_part"]
@@ -101,7 +101,7 @@ def renamed_part(part: PartId, blob: bytes, names: RestoredNames, where: str) ->
         return renamed_snapshot(blob, names)
     if kind in _TYPES:
         decode_part(blob, _TYPES[kind], where)
-    elif kind == FAR_PART:
+    elif kind == SPILLED_PART:
         if is_spilled([part]):
             decode_part(blob, list[TimerRow], where)
         else:

@@ -26,11 +26,13 @@ from millwheel.worker.interval.commits.divided import ENTRY_PART
 from millwheel.worker.interval.entry import IntervalEntry, TimerRow, VoidRow, decode_part
 from millwheel.worker.interval.panes.changes import PaneChange, apply_changes
 from millwheel.worker.interval.panes.table import PaneTable
-from millwheel.worker.interval.spilled_timers import FAR_PART, is_spilled
+from millwheel.worker.interval.spilled_timers import SPILLED_PART, is_spilled
 
 __all__ = ["SavedKeys"]
 
-_OF_NO_KEY: Final = frozenset({META_PART, OUTBOX_PART, INHERITED_PART, DEDUP_PART, SEGMENT_PART, ENTRY_PART, FAR_PART})
+_OF_NO_KEY: Final = frozenset(
+    {META_PART, OUTBOX_PART, INHERITED_PART, DEDUP_PART, SEGMENT_PART, ENTRY_PART, SPILLED_PART}
+)
 """The kinds of parts without a value of a key. Of spilled timers, the rows have all that their index has."""
 
 _Name = tuple[bool, str]

@@ -27,11 +27,11 @@ from millwheel.worker.dedup.segments import Front, dump_halves, load_halves
 from millwheel.worker.interval.entry import TimerRow, VoidRow, decode_part, encode_part
 from millwheel.worker.interval.holds import Holds
 
-__all__ = ["FAR_PART", "SpilledPart", "SpilledTimers", "index_of", "is_spilled", "rows_of"]
+__all__ = ["SPILLED_PART", "SpilledPart", "SpilledTimers", "index_of", "is_spilled", "rows_of"]
 
-FAR_PART = "far"
-_ROWS = f"{FAR_PART}/rows/"
-_INDEX = f"{FAR_PART}/index/"
+SPILLED_PART = "far"
+_ROWS = f"{SPILLED_PART}/rows/"
+_INDEX = f"{SPILLED_PART}/index/"
 
 _Name = tuple[bytes, bool, str]
 """Key, whether it is in processing time, tag."""

@@ -55,7 +55,7 @@ class IntervalState(IntervalSetup):
             inputs.finish()
         self.clocks = IntervalClocks(self.scope, inputs)
         # Only a source follows its own broadcasts (``Built.beside``).
-        self.scope.of_all = lambda: inputs.latest.get(config.incarnation, MIN_TIMESTAMP)
+        self.scope.own_low_watermark = lambda: inputs.latest.get(config.incarnation, MIN_TIMESTAMP)
         self.journal = OwnedJournal(config.journal, config.sequencer, config.deflates)
         self.ids = AdmissionState(config.keys, self.journal, inputs, config.slack, program.options.exactly_once)
         self.intake = IntervalIntake()

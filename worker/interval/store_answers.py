@@ -62,7 +62,7 @@ class StoreAnswers:
     def parts_missing(self, event: PartsMissing) -> Sequence[IntervalEffect]:
         """Parts that were to be read do not exist any more."""
         if is_spilled(event.parts):
-            self._checkpoints.spilling.missing(event)
+            self._checkpoints.spilling.raise_missing(event)
         return self._admission.lookups.segments_missing(event)
 
     def parts_read(self, event: PartsRead) -> Sequence[IntervalEffect]:

@@ -36,7 +36,7 @@ class IntervalTimers:
         self.processing_time = self.tables[TimeDomain.PROCESSING_TIME]
         self.spilled = SpilledTimers(holds)
         """Spilled timers: those that only the store holds."""
-        self.wall_stands = False
+        self.no_processing_time = False
         """Whether no timer in processing time fires: it would read records, and the topology drains."""
         self.ahead: dict[bytes, None] = {}
         """Keys that may have timers that are due by their watermark bounds, and not yet by the interval's watermark.
@@ -52,7 +52,7 @@ class IntervalTimers:
 
         With ``key``, the time is for this key. A timer that is due by its key's watermark bound is never spilled.
         """
-        if self.wall_stands and domain is TimeDomain.PROCESSING_TIME:
+        if self.no_processing_time and domain is TimeDomain.PROCESSING_TIME:
             return MIN_TIMESTAMP
         clocks = self._clocks
         limit = clocks.time_in(domain)

@@ -21,7 +21,7 @@ from millwheel.worker.log.intake import LogChunk
 from millwheel.worker.log.messages import CursorsAnswer, LettersAnswer, LogEffect
 from millwheel.worker.log.retention import Retainer
 from millwheel.worker.log.state import LogState
-from millwheel.worker.messages import Acknowledge, Appended
+from millwheel.worker.messages import AnswerDelivery, Appended
 
 __all__ = ["LogCommits"]
 
@@ -200,7 +200,7 @@ class LogCommits:
             out.extend(LettersAnswer(asker) for asker in state.letters.committed(entry.letters, entry.start))
         for chunk in sealed.chunks:
             if state.intake.settle(chunk):
-                out.append(Acknowledge(chunk.receipt.delivery, _ACKED, chunk.receipt.excluded))
+                out.append(AnswerDelivery(chunk.receipt.delivery, _ACKED, chunk.receipt.excluded))
         if sealed.delta is not None and (full := state.ids.dedup.seal()):
             out.extend(self._segments.write(full))
         if sealed.checkpoint:

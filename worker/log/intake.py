@@ -17,7 +17,7 @@ from millwheel.worker.log.cursors import Cursors
 from millwheel.worker.log.segments import RECORD_OVERHEAD_BYTES, records_size
 from millwheel.worker.log.settings import LogConfig
 from millwheel.worker.log.stored_segments import StoredRecords
-from millwheel.worker.messages import Acknowledge, Delivery, OwnerEffect
+from millwheel.worker.messages import AnswerDelivery, Delivery, OwnerEffect
 
 __all__ = ["LogChunk", "LogIntake", "LogReceipt", "LogReceiver"]
 
@@ -125,11 +125,11 @@ class LogReceiver:
     def deliver(self, delivery: Delivery) -> list[OwnerEffect]:
         """Check a delivery. Every record of it is finally ACKed, or answered with another outcome."""
         if delivery.stream != self._config.stream:
-            return [Acknowledge(delivery, _INVALID, (), f"this is the log of stream {self._config.stream!r}")]
+            return [AnswerDelivery(delivery, _INVALID, (), f"this is the log of stream {self._config.stream!r}")]
         if (problem := column_problem(delivery)) is not None:
-            return [Acknowledge(delivery, _INVALID, (), problem)]
+            return [AnswerDelivery(delivery, _INVALID, (), problem)]
         if not delivery.keys:
-            return [Acknowledge(delivery, _ACKED)]
+            return [AnswerDelivery(delivery, _ACKED)]
         out: list[OwnerEffect] = []
         self.admission.arrivals.arrived(delivery, out)
         return out

@@ -15,7 +15,7 @@ from millwheel.model.keys import interval_text
 from millwheel.model.stream_names import full_name, is_dead_letter_stream
 from millwheel.model.time import Duration
 from millwheel.model.traces import SpanSource
-from millwheel.rpc.clock import wall_now
+from millwheel.rpc.clock import steady_now, wall_now
 from millwheel.rpc.v1 import catalog_pb2 as catalog_pb2
 from millwheel.rpc.v1 import topology_pb2 as topology
 from millwheel.sdk.options import ComputationOptions
@@ -28,9 +28,8 @@ from millwheel.worker.log import DEAD_LETTER_RETENTION, DEFAULT_RETENTION, LogCo
 from millwheel.worker.log.traces import LogTraces
 from millwheel.worker.messages import Parent
 from millwheel.worker.process.destinations import CatalogRouting
-from millwheel.worker.process.events import steady_now
 from millwheel.worker.process.programs import Programs
-from millwheel.worker.process.tallies import Place
+from millwheel.worker.process.tallies import ComputationName
 from millwheel.worker.traces import OwnerTraces
 
 __all__ = ["Builder", "Built", "retention_of"]
@@ -68,7 +67,7 @@ class Builder:
         programs: Programs,
         routing: CatalogRouting,
         settings: IntervalSettings,
-        measures: Callable[[Place], IntervalMeasures],
+        measures: Callable[[ComputationName], IntervalMeasures],
         batch_time: BatchTime,
         slow_hook: float = 0.0,
         spans: SpanSource | None = None,
@@ -124,14 +123,14 @@ class Builder:
         inputs = tuple(edge.stream for edge in spec.inputs if not edge.feedback)
         feedback = frozenset(edge.stream for edge in spec.inputs if edge.feedback)
         config = self._config(owned, inputs, feedback, code.digest)
-        place: Place = (record.spec.name, spec.name)
+        place: ComputationName = (record.spec.name, spec.name)
         traces = self._traces(config, place)
         meter = HookMeter(perf_counter, self._slow_hook, self._measures(place), self._batch_time, traces)
         core = IntervalCore(config, program, outputs, self._routing.locate, meter)
         beside = frozenset[str]({owned.incarnation} if program.feeds else ())
         return Built(core, inputs, list(outputs.values()), "", tuple(sorted(feedback)), code, traces, beside)
 
-    def _traces(self, config: IntervalConfig, place: Place) -> IntervalTraces | None:
+    def _traces(self, config: IntervalConfig, place: ComputationName) -> IntervalTraces | None:
         """The spans of an interval's sampled records."""
         if self._spans is None:
             return None

@@ -7,7 +7,7 @@ from typing import Final
 
 from millwheel.rpc.v1 import inspection_pb2 as wire
 from millwheel.worker.interval import IntervalCore
-from millwheel.worker.process.tallies import Place
+from millwheel.worker.process.tallies import ComputationName
 
 __all__ = ["columns_of"]
 
@@ -17,7 +17,7 @@ _OFF: Final = (
 )
 
 
-def columns_of(cores: Mapping[Place, IntervalCore]) -> Iterator[wire.ComputationColumns]:
+def columns_of(cores: Mapping[ComputationName, IntervalCore]) -> Iterator[wire.ComputationColumns]:
     """How the records of each computation run. ``cores``: an interval of each."""
     for (topology, computation), core in sorted(cores.items(), key=lambda item: item[0]):
         program = core.state.program

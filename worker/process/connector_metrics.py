@@ -16,7 +16,7 @@ from millwheel.model.keys import KeyInterval
 from millwheel.worker.interval.measures import ConnectorMeasures
 from millwheel.worker.process.measure_metrics import add_distribution
 from millwheel.worker.process.metrics import LABELS
-from millwheel.worker.process.tallies import Place, Tallies
+from millwheel.worker.process.tallies import ComputationName, Tallies
 
 __all__ = ["ConnectorCollector", "splits_within"]
 
@@ -70,9 +70,9 @@ class ConnectorCollector(Collector):
             add_distribution(times, place, one.write_seconds)
         yield times
 
-    def _of_splits(self, sources: dict[Place, ConnectorMeasures]) -> Iterator[Metric]:
+    def _of_splits(self, sources: dict[ComputationName, ConnectorMeasures]) -> Iterator[Metric]:
         """Figures of the splits whose keys are here. Others were here before."""
-        keys: defaultdict[Place, list[KeyInterval]] = defaultdict(list)
+        keys: defaultdict[ComputationName, list[KeyInterval]] = defaultdict(list)
         for place, core in self._tallies.look()[0]:
             if place in sources:
                 keys[place].append(core.keys)

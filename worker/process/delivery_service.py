@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from millwheel.model.deliveries import Sender
 from millwheel.model.incarnation import GroupId, is_injector
-from millwheel.model.outbound import OutstandingSendings, answer_kind
+from millwheel.model.outbound import OutstandingAttempts, answer_kind
 from millwheel.rpc.columns import has_columns
 from millwheel.rpc.deliveries import decode_delivery, journal_of, record_count
 from millwheel.rpc.errors import abort, answering, as_request_error
@@ -46,7 +46,7 @@ class _StreamChannel:
     def __init__(self) -> None:
         self._answers: deque[wire.DeliverResponse] = deque()
         self._changed = asyncio.Event()
-        self._outstanding = OutstandingSendings[int]()
+        self._outstanding = OutstandingAttempts[int]()
         self._ended = False
         self._error: Exception | None = None
 
@@ -59,17 +59,15 @@ class _StreamChannel:
         self._ended, self._error = True, error
         self._changed.set()
 
-    def reply(
-        self, token: int, outcome: wire.DeliveryOutcome.ValueType, remaining: Sequence[int], message: str
-    ) -> None:
+    def reply(self, token: int, outcome: wire.DeliveryOutcome.ValueType, indexes: Sequence[int], message: str) -> None:
         """Send the answer for the batch ``token``."""
         last = self._answers[-1] if self._answers else None
-        if last is not None and _plain(last) and outcome == _ACKED and not remaining and not message:
+        if last is not None and _plain(last) and outcome == _ACKED and not indexes and not message:
             last.also.append(token)
         else:
-            response = wire.DeliverResponse(token=token, outcome=outcome, indexes=remaining, message=message)
+            response = wire.DeliverResponse(token=token, outcome=outcome, indexes=indexes, message=message)
             self._answers.append(response)
-        self._outstanding.answered(token, answer_kind(outcome), remaining)
+        self._outstanding.answered(token, answer_kind(outcome), indexes)
         self._changed.set()
 
     async def next(self) -> wire.DeliverResponse | None:

@@ -232,12 +232,12 @@ class HostChannel:
         self.refused = refused = RefusedBatches(host)
         self.later = refused.later
 
-    def reply(self, token: int, outcome: DeliveryOutcome.ValueType, remaining: Sequence[int], message: str) -> None:
+    def reply(self, token: int, outcome: DeliveryOutcome.ValueType, indexes: Sequence[int], message: str) -> None:
         """The receiver's answer for the batch ``token``."""
         kind = answer_kind(outcome)
         if kind is AnswerKind.ACKED:
             self.refused.acked()
-            self._host.post(Acknowledged(token, remaining))
+            self._host.post(Acknowledged(token, indexes))
         elif kind is AnswerKind.SUPERSEDED:
             self._host.post(Refused(token, f"a receiver refused the sequencer: {message}"))
         else:
@@ -247,4 +247,4 @@ class HostChannel:
                 )
             full = kind is AnswerKind.FULL
             moved = kind is AnswerKind.REFUSED
-            self.later(token, message, remaining if full else (), full=full and not remaining, moved=moved)
+            self.later(token, message, indexes if full else (), full=full and not indexes, moved=moved)

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from millwheel.model.time import format_duration, seconds
+from millwheel.rpc.clock import steady_now
 from millwheel.rpc.hook_failures import REMEDY
 from millwheel.sdk.error_texts import error_traceback
 from millwheel.worker.interval.failing_keys import ErrorKind
 from millwheel.worker.interval.hook_meter import SlowBatch
 from millwheel.worker.messages import HookFailed, HooksSlow
-from millwheel.worker.process.events import steady_now
-from millwheel.worker.process.tallies import Place
+from millwheel.worker.process.tallies import ComputationName
 
 __all__ = ["LINE_EVERY_US", "HookLog", "slow_text"]
 
@@ -54,10 +54,10 @@ class HookLog:
     def __init__(self, clock: Callable[[], int] = steady_now) -> None:
         """``clock``: a steady clock, in microseconds."""
         self._clock = clock
-        self._failures: dict[tuple[Place, str, ErrorKind, bool], _Series] = {}
-        self._slow: dict[tuple[Place, str], _Series] = {}
+        self._failures: dict[tuple[ComputationName, str, ErrorKind, bool], _Series] = {}
+        self._slow: dict[tuple[ComputationName, str], _Series] = {}
 
-    def failed(self, place: Place, failure: HookFailed) -> None:
+    def failed(self, place: ComputationName, failure: HookFailed) -> None:
         """A hook of the computation raised."""
         name, now = (place, failure.hook, failure.kind, failure.unkeyed), self._clock()
         series = self._failures.get(name)
@@ -73,7 +73,7 @@ class HookLog:
         if series.is_due(now):
             self._write_failures(place, failure.hook, failure.kind, series)
 
-    def slow(self, place: Place, event: HooksSlow) -> None:
+    def slow(self, place: ComputationName, event: HooksSlow) -> None:
         """Calls of a hook blocked the event loop for long."""
         batch, now = event.batch, self._clock()
         series = self._slow.get((place, batch.hook))
@@ -102,7 +102,7 @@ class HookLog:
             if series.is_due(now):
                 self._write_slow(place, hook, series)
 
-    def _write_failures(self, place: Place, hook: str, kind: ErrorKind, series: _Series) -> None:
+    def _write_failures(self, place: ComputationName, hook: str, kind: ErrorKind, series: _Series) -> None:
         at = f" at {kind.place}" if kind.place else ""
         log.warning(
             "computation %s: %s raised %s%s %s more times; the last: %s",
@@ -110,14 +110,14 @@ class HookLog:
         )  # fmt: skip
         series.restart(self._clock())
 
-    def _write_slow(self, place: Place, hook: str, series: _Series) -> None:
+    def _write_slow(self, place: ComputationName, hook: str, series: _Series) -> None:
         log.warning(
             "computation %s: %s kept the event loop %s more times, for %s in all; the last: %s",
             "/".join(place), hook, f"{series.count:,}", format_duration(seconds(series.seconds)), series.example,
         )  # fmt: skip
         series.restart(self._clock())
 
-    def keep(self, places: set[Place]) -> None:
+    def keep(self, places: set[ComputationName]) -> None:
         """Drop computations that were removed."""
         self._failures = {name: one for name, one in self._failures.items() if name[0] in places}
         self._slow = {name: one for name, one in self._slow.items() if name[0] in places}
@@ -133,7 +133,7 @@ def _write_first(failure: HookFailed) -> None:
     )
 
 
-def slow_text(place: Place, batch: SlowBatch) -> str:
+def slow_text(place: ComputationName, batch: SlowBatch) -> str:
     """Slow calls as a sentence: the hook, its key, and the duration."""
     key = "" if batch.key is None else f" for key {batch.key.decode('utf-8', 'backslashreplace')!r}"
     calls = f"one call of {batch.hook}{key}" if batch.calls == 1 else f"{batch.calls:,} calls of {batch.hook}"

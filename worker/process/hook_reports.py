@@ -11,7 +11,7 @@ from millwheel.sdk.scope import Scope
 from millwheel.worker.interval.hook_meter import SlowBatch
 from millwheel.worker.messages import HookFailed, HookReport, HooksSlow
 from millwheel.worker.process.hook_log import LINE_EVERY_US, HookLog, slow_text
-from millwheel.worker.process.tallies import Place
+from millwheel.worker.process.tallies import ComputationName
 from millwheel.worker.process.watchdog import Watchdog
 
 __all__ = ["HookReports"]
@@ -23,12 +23,12 @@ _MAX_SLOW_BATCHES: Final = 100
 class HookReports:
     """The hook log, and the watchdog of the event loop."""
 
-    def __init__(self, slow: float, place_of: Callable[[Scope], Place | None]) -> None:
+    def __init__(self, slow: float, place_of: Callable[[Scope], ComputationName | None]) -> None:
         """``slow``: seconds from which on a hook is logged. 0: no watchdog."""
         self.log = HookLog()
         self._watchdog = Watchdog(slow, place_of) if slow > 0 else None
         self._timer: asyncio.TimerHandle | None = None
-        self._slow_batches: deque[tuple[float, Place, SlowBatch]] = deque(maxlen=_MAX_SLOW_BATCHES)
+        self._slow_batches: deque[tuple[float, ComputationName, SlowBatch]] = deque(maxlen=_MAX_SLOW_BATCHES)
         """The most recent ones, each with its end by the loop's clock."""
 
     def start(self) -> None:
@@ -44,7 +44,7 @@ class HookReports:
             self._timer.cancel()
             self._timer = None
 
-    def running(self) -> Mapping[tuple[Place, str], float]:
+    def running(self) -> Mapping[tuple[ComputationName, str], float]:
         """The hook that blocks the event loop now, with its seconds so far."""
         return {} if self._watchdog is None else self._watchdog.running()
 
@@ -63,7 +63,7 @@ class HookReports:
         ]
         return slow_text(*max(found, key=lambda one: one[0])[1:]) if found else ""
 
-    def take(self, place: Place, report: HookReport) -> None:
+    def take(self, place: ComputationName, report: HookReport) -> None:
         """Take a core's report about a hook of the computation."""
         match report:
             case HookFailed():
@@ -73,12 +73,12 @@ class HookReports:
             case _:
                 assert_never(report)
 
-    def failed(self, place: Place, failure: HookFailed) -> None:
+    def failed(self, place: ComputationName, failure: HookFailed) -> None:
         """A hook or key function of the computation raised."""
         self.log.failed(place, failure)
         self._flush_later()
 
-    def _slow(self, place: Place, event: HooksSlow) -> None:
+    def _slow(self, place: ComputationName, event: HooksSlow) -> None:
         self.log.slow(place, event)
         self._slow_batches.append((asyncio.get_running_loop().time(), place, event.batch))
         self._flush_later()

@@ -1,6 +1,6 @@
 """Drives the cores of one process: their start, their failures and their end. A host makes no decisions.
 
-What it does with each event is in :mod:`millwheel.worker.process.events`.
+What it does with each event is in :mod:`millwheel.worker.process.event_host`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from millwheel.worker.messages import (
     Started,
 )
 from millwheel.worker.process.calls import CallPeers, HostCalls
-from millwheel.worker.process.events import EventHost, HostedCore, HostedEvent, refuse_not_owner
+from millwheel.worker.process.event_host import EventHost, HostedCore, HostedEvent, refuse_not_owner
 from millwheel.worker.process.opening import ReadAhead
 from millwheel.worker.process.run_queue import RunShare
 

@@ -28,7 +28,7 @@ from millwheel.worker.process.log_service import LogService
 from millwheel.worker.process.opening import ReadAhead
 from millwheel.worker.process.quotas import RecordQuotas, weight_of
 from millwheel.worker.process.run_queue import RunQueue
-from millwheel.worker.process.tallies import Place, Tallies
+from millwheel.worker.process.tallies import ComputationName, Tallies
 from millwheel.worker.process.traced_core import with_traces
 from millwheel.worker.process.watermarks import ConnectAuthority
 
@@ -182,13 +182,13 @@ class Hosts:
         for journal, one in self.hosted.items():
             yield Metered(one.owned.incarnation, journal, one.sequencer, one.built.core, one.host.busy)
 
-    def place_of(self, incarnation: IncarnationId) -> Place:
+    def place_of(self, incarnation: IncarnationId) -> ComputationName:
         """The topology and the computation of an incarnation. Empty names if the catalog does not have it."""
         interval_map = self._catalog.maps.get(incarnation)
         computation, topology = interval_map.origin if interval_map is not None else ("", "")
         return topology, computation
 
-    def place_of_scope(self, scope: Scope) -> Place | None:
+    def place_of_scope(self, scope: Scope) -> ComputationName | None:
         """The computation whose hook runs in ``scope``. The watchdog's thread calls this, so the hosts are copied."""
         for hosted in list(self.hosted.values()):
             core = hosted.built.core

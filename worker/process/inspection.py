@@ -24,7 +24,7 @@ from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.process.hook_status import failures_of, hooks_of, key_failure, waits_of
 from millwheel.worker.process.listings import KeyListing, TimerListing, page_size, spilled_rows
 from millwheel.worker.process.owned_states import OwnedStates
-from millwheel.worker.process.state_text import MOST_SHOWN, shown_state, state_text
+from millwheel.worker.process.state_text import MAX_SHOWN, shown_state, state_text
 
 __all__ = ["InspectionService", "status_of"]
 
@@ -177,7 +177,7 @@ def _add_state(response: wire.InspectKeyResponse, state: IntervalState, key: byt
     try:
         value = state.program.state.decode(encoded)
         response.state_text = state_text(value)
-        response.state_shown = shown_state(value, state.program.state.kind) if len(encoded) <= MOST_SHOWN else ""
+        response.state_shown = shown_state(value, state.program.state.kind) if len(encoded) <= MAX_SHOWN else ""
     except Exception as error:  # of a codec, or of a migration in user code
         response.state_error = error_message(error)
 

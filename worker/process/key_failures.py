@@ -21,7 +21,7 @@ from millwheel.sdk.error_texts import bare_message
 from millwheel.sdk.errors import KeyExtractionError, ValueDecodeError
 from millwheel.worker.interval.failing_keys import ErrorKind, ErrorKinds
 from millwheel.worker.messages import HookFailed
-from millwheel.worker.process.tallies import Place
+from millwheel.worker.process.tallies import ComputationName
 
 __all__ = ["KeyFailures", "KeyPlace"]
 
@@ -109,7 +109,7 @@ class KeyFailures:
             one.waiting = {process: last for process, last in one.waiting.items() if now - last[1] < _WAITING_FOR}
         return [_to_wire(stream, one) for (_, stream), one in self._failing.items()]
 
-    def keep(self, places: Set[Place]) -> None:
+    def keep(self, places: Set[ComputationName]) -> None:
         """Drop the totals of computations that were removed."""
         self._totals = {name: total for name, total in self._totals.items() if name[:2] in places}
 

@@ -22,7 +22,7 @@ from millwheel.worker.owner import OwnerPhase
 from millwheel.worker.process.hook_status import failures_of, hook_time, hooks_of
 from millwheel.worker.process.log_load import log_load
 from millwheel.worker.process.rates import ArrivalRate, WindowRate
-from millwheel.worker.process.tallies import HookPlace, Place
+from millwheel.worker.process.tallies import ComputationName, HookName
 from millwheel.worker.process.traffic import TrafficMeter
 from millwheel.worker.process.waiting_work import system_lag_seconds
 
@@ -82,11 +82,11 @@ class LoadMeter:
         clock: Callable[[], float] = time.monotonic,
         damaged: Callable[[], Mapping[tuple[str, int], AtRest]] = dict,
         absent: Callable[[], Mapping[tuple[str, int], AtRest]] = dict,
-        hooks: Callable[[], Mapping[HookPlace, HookTime]] = dict,
+        hooks: Callable[[], Mapping[HookName, HookTime]] = dict,
         key_functions: Callable[[], Iterable[wire.KeyFunctionFailure]] = tuple,
         describe_links: Callable[[wire.GetWorkerLoadResponse], None] = lambda response: None,
         wall: Callable[[], int] = wall_now,
-        measures: Callable[[], Mapping[Place, IntervalMeasures]] = dict,
+        measures: Callable[[], Mapping[ComputationName, IntervalMeasures]] = dict,
         columns: Callable[[], Iterable[wire.ComputationColumns]] = tuple,
     ) -> None:
         """

@@ -19,7 +19,7 @@ from millwheel.worker.log import LogCore
 from millwheel.worker.log.letter_figures import retention_used, unhandled_letters
 from millwheel.worker.process.metrics import LABELS, gauge_of
 from millwheel.worker.process.refused_deliveries import injector_name
-from millwheel.worker.process.tallies import Place, Tallies
+from millwheel.worker.process.tallies import ComputationName, Tallies
 from millwheel.worker.process.waiting_work import system_lag_seconds
 
 __all__ = ["MeasureCollector", "add_distribution"]
@@ -85,7 +85,7 @@ class MeasureCollector(Collector):
             value=self._repeating(),
         )
 
-    def _by_hook(self, measures: Mapping[Place, IntervalMeasures]) -> Iterator[Metric]:
+    def _by_hook(self, measures: Mapping[ComputationName, IntervalMeasures]) -> Iterator[Metric]:
         family = HistogramMetricFamily(
             "millwheel_hook_call_seconds",
             "Time of a call of a hook, as the mean of each batch of calls",
@@ -96,7 +96,7 @@ class MeasureCollector(Collector):
                 add_distribution(family, (*place, hook), distribution)
         yield family
 
-    def _by_stream(self, measures: Mapping[Place, IntervalMeasures]) -> Iterator[Metric]:
+    def _by_stream(self, measures: Mapping[ComputationName, IntervalMeasures]) -> Iterator[Metric]:
         labels = [*LABELS, "stream"]
         records = CounterMetricFamily("millwheel_received_records", "Fresh records received", labels=labels)
         sizes = CounterMetricFamily("millwheel_received_bytes", "Bytes of the values of fresh records", labels=labels)
@@ -117,8 +117,8 @@ class MeasureCollector(Collector):
         return refused
 
     def _of_intervals(self) -> Iterator[Metric]:
-        lags: dict[Place, float] = {}
-        full: dict[Place, float] = {}
+        lags: dict[ComputationName, float] = {}
+        full: dict[ComputationName, float] = {}
         unacked: Counter[tuple[str, ...]] = Counter()
         cores, _ = self._tallies.look()
         for place, core in cores:

@@ -18,7 +18,7 @@ from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.clock import wall_now
 from millwheel.worker.interval import HookTime, IntervalCore
 from millwheel.worker.process.key_failures import KeyPlace
-from millwheel.worker.process.tallies import Place, Tallies
+from millwheel.worker.process.tallies import ComputationName, Tallies
 
 __all__ = ["LABELS", "WorkerCollector", "gauge_of"]
 
@@ -31,8 +31,8 @@ class WorkerCollector(Collector):
     def __init__(
         self,
         tallies: Tallies,
-        quarantined: Callable[[], Iterable[Place]] = tuple,
-        running: Callable[[], Mapping[tuple[Place, str], float]] = dict,
+        quarantined: Callable[[], Iterable[ComputationName]] = tuple,
+        running: Callable[[], Mapping[tuple[ComputationName, str], float]] = dict,
         key_failures: Callable[[], Mapping[KeyPlace, int]] = dict,
     ) -> None:
         """
@@ -49,8 +49,8 @@ class WorkerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All metrics at this moment."""
-        sums: dict[str, dict[Place, float]] = {}
-        lags: dict[Place, float] = {}
+        sums: dict[str, dict[ComputationName, float]] = {}
+        lags: dict[ComputationName, float] = {}
         now = wall_now()
         cores, counted = self._tallies.look()
         for place, counts in counted.items():
@@ -109,7 +109,7 @@ class WorkerCollector(Collector):
         yield running
 
 
-def gauge_of(name: str, help_text: str, values: Mapping[Place, float]) -> GaugeMetricFamily:
+def gauge_of(name: str, help_text: str, values: Mapping[ComputationName, float]) -> GaugeMetricFamily:
     """A gauge with a value for each computation."""
     gauge = GaugeMetricFamily(name, help_text, labels=LABELS)
     for labels, value in values.items():

@@ -17,7 +17,7 @@ from millwheel.worker.process.hosts import Hosted, Hosts, Quarantined
 from millwheel.worker.process.internal_errors import RESTART_BACKOFF, InternalErrors
 from millwheel.worker.process.programs import Programs
 from millwheel.worker.process.refused_batches import MOVE_SECONDS
-from millwheel.worker.process.tallies import Place
+from millwheel.worker.process.tallies import ComputationName
 from millwheel.worker.process.tasks import BackgroundTasks
 
 __all__ = ["Absent", "Ownership"]
@@ -144,7 +144,7 @@ class Ownership:
         failure = self._programs.failure(code_of(found[0].spec, found[1])) if found is not None else ""
         return failure or self._unbuilt.get(owned.interval.journal, "")
 
-    def quarantined_places(self) -> list[Place]:
+    def quarantined_places(self) -> list[ComputationName]:
         """The topology and computation of each quarantined interval, for metrics."""
         return [(one.topology, one.computation) for one in list(self.quarantined.values())]
 

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 import grpc
 
 from millwheel.model.deliveries import Delivery
-from millwheel.model.outbound import OutstandingSendings, answer_kind
+from millwheel.model.outbound import OutstandingAttempts, answer_kind
 from millwheel.rpc.deliveries import answered_tokens, encode_delivery
 from millwheel.rpc.delivery_connection import DeliveryConnection
 from millwheel.rpc.v1 import delivery_pb2 as wire
@@ -23,7 +23,7 @@ _MAX_QUEUED_BATCHES: Final = 1_000
 class AnswerChannel(Protocol):
     """The destination of answers to one interval's batches."""
 
-    def reply(self, token: int, outcome: DeliveryOutcome.ValueType, remaining: Sequence[int], message: str) -> None:
+    def reply(self, token: int, outcome: DeliveryOutcome.ValueType, indexes: Sequence[int], message: str) -> None:
         """The receiver's answer for the batch ``token``."""
 
     def later(self, token: int, why: str = "", indexes: Sequence[int] = (), *, full: bool = False) -> None:
@@ -34,7 +34,7 @@ class PeerConnection:
     """Batches for the intervals of one worker. Each batch has a number in this connection, which its answer names."""
 
     def __init__(self, address: str, open_channel: Callable[[str], grpc.aio.Channel]) -> None:
-        self._outstanding = OutstandingSendings[tuple[AnswerChannel, int]]()
+        self._outstanding = OutstandingAttempts[tuple[AnswerChannel, int]]()
         self._next = 1
         self._connection = DeliveryConnection[wire.DeliverRequest](address, lambda made: made, self, open_channel)
 

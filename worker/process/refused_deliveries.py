@@ -11,9 +11,9 @@ from millwheel.model.incarnation import INJECTOR_PREFIX
 from millwheel.model.wording import refusal_name
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 
-__all__ = ["RefusedDeliveries", "RefusedPlace", "injector_name"]
+__all__ = ["RefusalLabels", "RefusedDeliveries", "injector_name"]
 
-RefusedPlace = tuple[str, str, str, str, str]
+RefusalLabels = tuple[str, str, str, str, str]
 """(topology, computation, stream, injector process, reason). The first two are empty for a log."""
 
 
@@ -25,7 +25,7 @@ class RefusedDeliveries:
     """The counts since the process began. The event loop's thread counts, and any thread reads."""
 
     def __init__(self) -> None:
-        self._counts: defaultdict[RefusedPlace, int] = defaultdict(int)
+        self._counts: defaultdict[RefusalLabels, int] = defaultdict(int)
 
     def add(self, place: tuple[str, str], delivery: Delivery, outcome: DeliveryOutcome.ValueType) -> None:
         """Count one refusal of a delivery, or of a part of it."""
@@ -34,7 +34,7 @@ class RefusedDeliveries:
         known = one in self._counts or len(self._counts) < _MAX_PLACES
         self._counts[one if known else (*place, "", "", reason)] += 1
 
-    def totals(self) -> dict[RefusedPlace, int]:
+    def totals(self) -> dict[RefusalLabels, int]:
         """The number of refusals at each place."""
         return dict(self._counts)
 

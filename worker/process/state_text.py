@@ -15,9 +15,9 @@ from millwheel.sdk.growing.codec import sizes
 from millwheel.sdk.growing.fields import GrowingState
 from millwheel.sdk.typeinfo import members
 
-__all__ = ["MOST_SHOWN", "shown_state", "state_text"]
+__all__ = ["MAX_SHOWN", "shown_state", "state_text"]
 
-MOST_SHOWN: Final = 1 << 16
+MAX_SHOWN: Final = 1 << 16
 """The bytes of the largest encoded state that is shown so. It takes some milliseconds of the event loop."""
 
 

@@ -15,12 +15,12 @@ from millwheel.worker.interval.measures import IntervalMeasures
 from millwheel.worker.journal import CommitCounts
 from millwheel.worker.process.refused_deliveries import RefusedDeliveries
 
-__all__ = ["HookPlace", "Place", "Tallies"]
+__all__ = ["ComputationName", "HookName", "Tallies"]
 
-Place = tuple[str, str]
+ComputationName = tuple[str, str]
 """(topology, computation)."""
 
-HookPlace = tuple[str, str, str]
+HookName = tuple[str, str, str]
 """(topology, computation, ``process_record``, ``process_batch`` or ``process_timer``)."""
 
 
@@ -30,22 +30,22 @@ class Tallies:
     def __init__(self) -> None:
         self.refused = RefusedDeliveries()
         self._lock = Lock()
-        self._cores: dict[str, tuple[Place, IntervalCore]] = {}
-        self._past: defaultdict[Place, CommitCounts] = defaultdict(CommitCounts)
-        self._past_hooks: defaultdict[HookPlace, HookTime] = defaultdict(HookTime)
-        self._measures: dict[Place, IntervalMeasures] = {}
+        self._cores: dict[str, tuple[ComputationName, IntervalCore]] = {}
+        self._past: defaultdict[ComputationName, CommitCounts] = defaultdict(CommitCounts)
+        self._past_hooks: defaultdict[HookName, HookTime] = defaultdict(HookTime)
+        self._measures: dict[ComputationName, IntervalMeasures] = {}
 
-    def measures_of(self, place: Place) -> IntervalMeasures:
+    def measures_of(self, place: ComputationName) -> IntervalMeasures:
         """What the intervals of a computation measure. They all add to one object."""
         with self._lock:
             return self._measures.setdefault(place, IntervalMeasures())
 
-    def measures(self) -> dict[Place, IntervalMeasures]:
+    def measures(self) -> dict[ComputationName, IntervalMeasures]:
         """The measures of each computation in this process since it began."""
         with self._lock:
             return dict(self._measures)
 
-    def enter(self, journal: str, place: Place, core: IntervalCore) -> None:
+    def enter(self, journal: str, place: ComputationName, core: IntervalCore) -> None:
         """The process runs an interval from now on."""
         with self._lock:
             self._cores[journal] = place, core
@@ -58,7 +58,7 @@ class Tallies:
                 self._past[place].add(*core.state.journal.counted.row)
                 _add_hooks(self._past_hooks, place, core)
 
-    def keep(self, places: Set[Place]) -> None:
+    def keep(self, places: Set[ComputationName]) -> None:
         """Drop the counts of computations that were removed."""
         self.refused.keep(places)
         with self._lock:
@@ -69,22 +69,22 @@ class Tallies:
             for place in self._measures.keys() - places:
                 del self._measures[place]
 
-    def hooks(self) -> dict[HookPlace, HookTime]:
+    def hooks(self) -> dict[HookName, HookTime]:
         """Calls, seconds and failures of each hook in this process since it began."""
         with self._lock:
-            sums: defaultdict[HookPlace, HookTime] = defaultdict(HookTime)
+            sums: defaultdict[HookName, HookTime] = defaultdict(HookTime)
             for name, time in self._past_hooks.items():
                 sums[name].add(time)
             for place, core in self._cores.values():
                 _add_hooks(sums, place, core)
         return dict(sums)
 
-    def cores_by_place(self) -> dict[Place, IntervalCore]:
+    def cores_by_place(self) -> dict[ComputationName, IntervalCore]:
         """An interval core of each computation that has some here. One that drains belongs to a removed computation."""
         with self._lock:
             return {place: core for place, core in self._cores.values() if not isinstance(core, DrainingCore)}
 
-    def look(self) -> tuple[list[tuple[Place, IntervalCore]], dict[Place, CommitCounts]]:
+    def look(self) -> tuple[list[tuple[ComputationName, IntervalCore]], dict[ComputationName, CommitCounts]]:
         """The cores, and the counts of each computation in this process since it began."""
         with self._lock:
             cores = list(self._cores.values())
@@ -94,7 +94,7 @@ class Tallies:
         return cores, dict(sums)
 
 
-def _add_hooks(sums: defaultdict[HookPlace, HookTime], place: Place, core: IntervalCore) -> None:
+def _add_hooks(sums: defaultdict[HookName, HookTime], place: ComputationName, core: IntervalCore) -> None:
     sums[*place, core.state.program.record_hook].add(core.meter.records)
     if core.state.program.handles_timers:
         sums[*place, "process_timer"].add(core.meter.timers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from millwheel.worker.process.events import HostedCore, HostedEffect
+from millwheel.worker.process.event_host import HostedCore, HostedEffect
 from millwheel.worker.traces import OwnerTraces
 
 __all__ = ["TracedCore", "with_traces"]

@@ -8,7 +8,7 @@ from typing import Final
 from millwheel.rpc.v1 import inspection_pb2 as wire
 from millwheel.worker.interval.measures import Distribution, IntervalMeasures
 from millwheel.worker.process.rates import WindowRate
-from millwheel.worker.process.tallies import Place
+from millwheel.worker.process.tallies import ComputationName
 
 __all__ = ["TrafficMeter"]
 
@@ -16,7 +16,7 @@ _COMMITTED: Final = "committed"
 _APPENDED: Final = "appended"
 """Keys of rates beside those of streams: committed records, and appends to journals. A stream's rates have its name."""
 
-_RateKey = tuple[Place, str, str]
+_RateKey = tuple[ComputationName, str, str]
 
 
 class TrafficMeter:
@@ -27,17 +27,19 @@ class TrafficMeter:
         self._rates: dict[_RateKey, WindowRate] = {}
         self._looked_at = now
 
-    def traffic(self, now: float, measures: Mapping[Place, IntervalMeasures]) -> list[wire.ComputationTraffic]:
+    def traffic(
+        self, now: float, measures: Mapping[ComputationName, IntervalMeasures]
+    ) -> list[wire.ComputationTraffic]:
         """Return the traffic of each computation, sorted by name. ``now``: a steady clock, in seconds."""
         kept: dict[_RateKey, WindowRate] = {}
 
-        def rate(place: Place, kind: str, stream: str, total: float) -> float:
+        def rate(place: ComputationName, kind: str, stream: str, total: float) -> float:
             key = place, kind, stream
             # All measures begin at 0, so what was not there at the last look has grown from 0 since.
             kept[key] = self._rates.get(key) or WindowRate(self._looked_at, 0.0)
             return kept[key].per_second(now, total)
 
-        def mean(place: Place, kind: str, distribution: Distribution) -> tuple[float, float]:
+        def mean(place: ComputationName, kind: str, distribution: Distribution) -> tuple[float, float]:
             """The values per second, and their mean."""
             count = rate(place, kind, "", sum(distribution.counts))
             total = rate(place, f"{kind} total", "", distribution.sum)

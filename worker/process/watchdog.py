@@ -22,7 +22,7 @@ from millwheel.model.time import format_duration, seconds
 from millwheel.sdk.batches.context import BatchContext
 from millwheel.sdk.context import Context
 from millwheel.sdk.scope import Scope
-from millwheel.worker.process.tallies import Place
+from millwheel.worker.process.tallies import ComputationName
 
 __all__ = ["RunningHook", "Watchdog", "running_hook"]
 
@@ -92,15 +92,15 @@ def _work_of(frame: FrameType) -> tuple[Scope, str] | None:
 class Watchdog:
     """Checks one event loop several times per ``limit`` seconds, until it is stopped."""
 
-    def __init__(self, limit: float, place_of: Callable[[Scope], Place | None]) -> None:
+    def __init__(self, limit: float, place_of: Callable[[Scope], ComputationName | None]) -> None:
         """``place_of``: the computation of a hook's scope. It is called in the watchdog's thread."""
         self._limit = limit
         self._place_of = place_of
         self._beaten = time.monotonic()
         self._waits = False
         """Whether a ``_beat`` is scheduled in the loop, and has not run yet."""
-        self._written: dict[tuple[Place, str], float] = {}
-        self._running: tuple[Place, str] | None = None
+        self._written: dict[tuple[ComputationName, str], float] = {}
+        self._running: tuple[ComputationName, str] | None = None
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -114,7 +114,7 @@ class Watchdog:
         """Stop, without waiting for the thread."""
         self._ended.set()
 
-    def running(self) -> dict[tuple[Place, str], float]:
+    def running(self) -> dict[tuple[ComputationName, str], float]:
         """The hook that blocks the loop now, with its seconds so far. Empty if none does. Any thread may call this."""
         running = self._running
         return {} if running is None else {running: time.monotonic() - self._beaten}

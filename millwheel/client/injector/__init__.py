@@ -1,6 +1,6 @@
 """The client side of injection: sends records from outside into the system (section 5.2)."""
 
-from millwheel.client.injector.blocking import BlockingInjector
+from millwheel.client.injector.blocking_injector import BlockingInjector
 from millwheel.client.injector.errors import (
     ForgottenIdsError,
     InjectorClosedError,

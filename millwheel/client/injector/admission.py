@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final
 
-from millwheel.client.injector.asking import RecordAsker
-from millwheel.client.injector.checking import DeclaredTypes
+from millwheel.client.injector.declared_types import DeclaredTypes
 from millwheel.client.injector.encoding import GivenKeys, RecordEncoder
 from millwheel.client.injector.errors import RefusedRecordError, WrongIdOrKeyError
 from millwheel.client.injector.ids import BatchOf, IdScope, RecordIds, UserId, first_wrong
-from millwheel.client.injector.keying import KeyColumn, RecordKeys, first_refused
-from millwheel.client.injector.messages import Columns, within
+from millwheel.client.injector.messages import KeyedRecords, within
+from millwheel.client.injector.record_keys import KeyColumn, RecordKeys, first_refused
+from millwheel.client.injector.record_requests import RecordAsker
 from millwheel.client.injector.retries import KeyRetries
 from millwheel.client.injector.room_waits import RoomCause, RoomWaits
 from millwheel.client.injector.session import InjectorSession
@@ -296,7 +296,7 @@ class RecordAdmission:
 
     def _admit(
         self, call: _SendCall, start: int, data: Sequence[bytes], found: Mapping[IncarnationId, KeyColumn]
-    ) -> Columns:
+    ) -> KeyedRecords:
         """The records before the first one that no consumer takes. If there are none, that record's error is raised."""
         present = self._present(found)
         for column in present.values():
@@ -326,7 +326,7 @@ class RecordAdmission:
 
     def _columns(
         self, call: _SendCall, start: int, data: Sequence[bytes], present: Mapping[IncarnationId, KeyColumn]
-    ) -> Columns:
+    ) -> KeyedRecords:
         """The records from ``start`` on, whose encoded values are ``data``, for the core."""
         count = len(data)
         for column in present.values():
@@ -334,7 +334,7 @@ class RecordAdmission:
         ids = self.ids.delivery_ids(call.ids, call.positions, slice(start, start + count))
         keys = {name: column.keys for name, column in present.items()}
         why = {name: column.why for name, column in present.items() if len(column.keys) < count}
-        return Columns(data, call.timestamps[start : start + count], keys, call.scope, ids, why)
+        return KeyedRecords(data, call.timestamps[start : start + count], keys, call.scope, ids, why)
 
     # Records that are accepted together.
 
@@ -426,7 +426,7 @@ def _cut(keys: GivenKeys | None, part: slice) -> GivenKeys | None:
     return {name: column[part] for name, column in keys.items()}
 
 
-def _without(columns: Columns, known: Collection[Any]) -> Columns:
+def _without(columns: KeyedRecords, known: Collection[Any]) -> KeyedRecords:
     """The records whose ids are not among ``known``."""
     rows = [row for row, id_ in enumerate(columns.ids) if id_ not in known]
     if len(rows) == len(columns.ids):

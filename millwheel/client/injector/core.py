@@ -29,7 +29,6 @@ from millwheel.client.injector.errors import (
 )
 from millwheel.client.injector.ids import IdKind, IdScope, falling
 from millwheel.client.injector.messages import (
-    Columns,
     Connect,
     ConnectionLost,
     ConnectionOpened,
@@ -41,6 +40,7 @@ from millwheel.client.injector.messages import (
     IdleEnded,
     InjectorEffect,
     InjectorEvent,
+    KeyedRecords,
     KeysFound,
     Limits,
     ProcessSuperseded,
@@ -56,10 +56,10 @@ from millwheel.client.injector.messages import (
     WritesPending,
 )
 from millwheel.client.injector.outbound import earlier
-from millwheel.client.injector.outbound_queue import InjectedSending, OutboundQueue
+from millwheel.client.injector.outbound_queue import InjectedAttempt, OutboundQueue
 from millwheel.client.injector.publication import Publication
 from millwheel.client.injector.rerouting import Rerouting
-from millwheel.client.injector.resending import ResendingQueues
+from millwheel.client.injector.resend_policy import ResendingQueues
 from millwheel.client.injector.routing import StreamRouting
 from millwheel.client.injector.unkeyed import UnkeyedRecords
 from millwheel.model.core_protocol import RisingValues, require
@@ -225,7 +225,7 @@ class InjectorCore:
             InjectorError: Records came, and this process does not accept records any more.
         """
         match event:
-            case Columns():
+            case KeyedRecords():
                 out = self._on_records(event, now)
             case DeliveryAnswered():
                 out = self._on_answer(event, now)
@@ -302,7 +302,7 @@ class InjectorCore:
 
     # Events.
 
-    def _on_records(self, columns: Columns, now: int) -> list[InjectorEffect]:
+    def _on_records(self, columns: KeyedRecords, now: int) -> list[InjectorEffect]:
         """Accept records.
 
         Invariant: positions rise strictly within their sequence. A receiver treats every position below its ACK mark as
@@ -374,31 +374,31 @@ class InjectorCore:
 
     def _apply_answer(self, token: int, event: DeliveryAnswered, now: int) -> list[InjectorEffect]:
         outcome, indexes, message = event.outcome, event.indexes, event.message
-        sending = self.outbound.find_sending(token)
-        if sending is None or self.failed is not None:
+        attempt = self.outbound.find_attempt(token)
+        if attempt is None or self.failed is not None:
             return []
-        queue = sending.batch.queue
+        queue = attempt.batch.queue
         kind = answer_kind(outcome)
         if kind is AnswerKind.ACKED:
             before = self.outbound.records
-            self.outbound.acked(sending, indexes)
+            self.outbound.acked(attempt, indexes)
             self.acked += before - self.outbound.records
-            if message and sending.batch.tries == 1:  # a repeated batch may find its own first attempt
+            if message and attempt.batch.tries == 1:  # a repeated batch may find its own first attempt
                 self.known += before - self.outbound.records
         elif kind is AnswerKind.FULL or kind is AnswerKind.REFUSED:
             self.refused[outcome] += 1
             if outcome == DeliveryOutcome.DELIVERY_OUTCOME_NO_COLUMNS:
-                self.outbound.without_columns.add(sending.address)
-            self.outbound.refused(sending, kind, indexes, now)
+                self.outbound.without_columns.add(attempt.address)
+            self.outbound.refused(attempt, kind, indexes, now)
         elif kind is AnswerKind.SUPERSEDED:
             self.failed = InjectorSupersededError(self.stream, self.process, message or "a worker knows of it")
         else:
-            self.failed = self._invalid(sending, message)
+            self.failed = self._invalid(attempt, message)
         return self._pumped({queue: None}, now)
 
-    def _invalid(self, sending: InjectedSending, message: str) -> InjectorError:
-        batch = sending.batch
-        at = sorted(sending.open())
+    def _invalid(self, attempt: InjectedAttempt, message: str) -> InjectorError:
+        batch = attempt.batch
+        at = sorted(attempt.open())
         keys, ids = [batch.keys[index] for index in at], [batch.ids[index] for index in at]
         return InvalidRecordsError(self.stream, batch.queue.consumer, keys, ids, message or "no reason given")
 
@@ -427,7 +427,7 @@ class InjectorCore:
         return out
 
 
-def _extremes(columns: Columns) -> tuple[int, int]:
+def _extremes(columns: KeyedRecords) -> tuple[int, int]:
     """The least and the largest timestamp, in microseconds.
 
     Raises:

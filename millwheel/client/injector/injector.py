@@ -29,7 +29,7 @@ from millwheel.sdk.errors import MillwheelError, UsageError
 __all__ = ["Injector"]
 
 _RECORDS_IN_A_ROW: Final = 256
-_LOOK_SECONDS: Final = 0.1
+_POLL_SECONDS: Final = 0.1
 """How often a call looks for its own records among the un-ACKed ones, while records before them have no ACK."""
 
 
@@ -42,9 +42,9 @@ class Injector(InjectorProcess):
 
     _sends_left = _RECORDS_IN_A_ROW
     """How many more single records are sent before other tasks may run."""
-    _looked_at = -_LOOK_SECONDS
-    """When ``_seen_unacked`` was computed, by the event loop's clock."""
-    _seen_unacked: Mapping[IdScope, AbstractSet[Any]] = MappingProxyType({})
+    _unacked_ids_at = -_POLL_SECONDS
+    """When ``_cached_unacked_ids`` was computed, by the event loop's clock."""
+    _cached_unacked_ids: Mapping[IdScope, AbstractSet[Any]] = MappingProxyType({})
 
     async def send(
         self,
@@ -248,7 +248,7 @@ class Injector(InjectorProcess):
         core = self._session.core
         while not core.flushed(sent.end):
             try:
-                async with asyncio.timeout(_LOOK_SECONDS) as limit:
+                async with asyncio.timeout(_POLL_SECONDS) as limit:
                     await self._session.until(lambda: core.flushed(sent.end))
             except TimeoutError:
                 if not limit.expired():
@@ -261,9 +261,9 @@ class Injector(InjectorProcess):
     def _unacked_ids(self) -> Mapping[IdScope, AbstractSet[Any]]:
         """The ids of all un-ACKed records, at most some milliseconds old, because many calls ask for them."""
         now = asyncio.get_running_loop().time()
-        if now >= self._looked_at + _LOOK_SECONDS / 2:
-            self._looked_at, self._seen_unacked = now, unacked_ids(self._session.core)
-        return self._seen_unacked
+        if now >= self._unacked_ids_at + _POLL_SECONDS / 2:
+            self._unacked_ids_at, self._cached_unacked_ids = now, unacked_ids(self._session.core)
+        return self._cached_unacked_ids
 
     async def advance(self, watermark: Timestamp | int) -> None:
         """Promise that no later record has a timestamp below ``watermark``.

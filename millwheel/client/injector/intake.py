@@ -14,7 +14,7 @@ from typing import Any, Final
 from millwheel.client.injector.admission import CHUNK_BYTES, CHUNK_RECORDS, RecordAdmission
 from millwheel.client.injector.ids import IdKind, IdScope, UserId, checked_position, falling
 from millwheel.client.injector.likelihood import TimeCheck
-from millwheel.client.injector.messages import Columns
+from millwheel.client.injector.messages import KeyedRecords
 from millwheel.client.injector.routing import StreamRouting
 from millwheel.client.injector.session import InjectorSession
 from millwheel.model.incarnation import IncarnationId
@@ -69,10 +69,10 @@ class SendBuffer:
         self._timestamps.append(timestamp)
         self._ids.append(id_)
 
-    def take(self) -> Columns:
+    def take(self) -> KeyedRecords:
         """Remove and return all records. The buffer must not be empty."""
         assert self.scope is not None
-        columns = Columns(self._data, self._timestamps, self._keys, self.scope, self._ids)
+        columns = KeyedRecords(self._data, self._timestamps, self._keys, self.scope, self._ids)
         self._data, self._timestamps, self._ids, self._keys = [], [], [], {}
         self.count = self.size = 0
         return columns

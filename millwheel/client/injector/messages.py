@@ -16,7 +16,6 @@ from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.errors import UsageError
 
 __all__ = [
-    "Columns",
     "Connect",
     "ConnectionLost",
     "ConnectionOpened",
@@ -28,6 +27,7 @@ __all__ = [
     "IdleEnded",
     "InjectorEffect",
     "InjectorEvent",
+    "KeyedRecords",
     "KeysFound",
     "Limits",
     "ProcessSuperseded",
@@ -81,7 +81,7 @@ class Limits:
 
 
 @dataclass(slots=True)
-class Columns:
+class KeyedRecords:
     """Records to send, as columns of equal length.
 
     The driver first checks that there is room for them (:meth:`InjectorCore.room`, :meth:`InjectorCore.throttled`).
@@ -201,9 +201,9 @@ class EndDeclared:
 
 @dataclass(frozen=True, slots=True)
 class WritesPending:
-    """By address: the token of the first sending that its connection has not written yet. Holds for the next ``Tick``.
+    """By address: the token of the first attempt that its connection has not written yet. Holds for the next ``Tick``.
 
-    An address is left out if its connection has written every sending."""
+    An address is left out if its connection has written every attempt."""
 
     tokens: Mapping[str, int]
 
@@ -211,7 +211,7 @@ class WritesPending:
 EffectlessEvent = ConnectionLost | WritesPending | WatermarksBroadcast | ProcessSuperseded | SessionFailed
 """Events without effects."""
 InjectorEvent = (
-    Columns
+    KeyedRecords
     | KeysFound
     | RoutingArrived
     | ConnectionOpened

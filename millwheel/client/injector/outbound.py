@@ -1,7 +1,7 @@
 """The un-ACKed records of an injector: how batches are filled, sent and ACKed (section 6.1.1). Pure.
 
 The queues, batches and delivery attempts are in :mod:`millwheel.client.injector.outbound_queue`.
-:mod:`millwheel.client.injector.resending` decides what is sent again.
+:mod:`millwheel.client.injector.resend_policy` decides what is sent again.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from itertools import repeat
 from operator import attrgetter, itemgetter
 from typing import Any, Final
 
-from millwheel.client.injector.dividing import divided
+from millwheel.client.injector.column_division import divided
 from millwheel.client.injector.ids import IdScope
-from millwheel.client.injector.messages import Columns, Limits, SendBatch
-from millwheel.client.injector.outbound_queue import InjectedBatch, InjectedSending, OutboundQueue
+from millwheel.client.injector.messages import KeyedRecords, Limits, SendBatch
+from millwheel.client.injector.outbound_queue import InjectedAttempt, InjectedBatch, OutboundQueue
 from millwheel.client.injector.routing import ConsumerRouting, Route
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.outbound import AnswerKind, UnackedBatches
@@ -32,13 +32,13 @@ _NEVER: Final = 1 << 64
 
 
 class OutboundQueues:
-    """All outbound queues and their sendings: it fills batches, sends them and takes ACKs.
+    """All outbound queues and their attempts: it fills batches, sends them and takes ACKs.
 
     It has many attributes: each is a bound, a total, or an index of the batches and attempts.
 
     Invariant: ``_unacked`` and ``_numbers`` have one entry for each sealed batch that is not completely ACKed.
     Invariant: ``_busy`` contains every queue that has a batch to send or a batch that is being filled.
-    Invariant: an attempt is in ``_sendings``, in its batch's list and in its address's list, or in none of them.
+    Invariant: an attempt is in ``_attempts``, in its batch's list and in its address's list, or in none of them.
     Invariant: a batch in flight waits for an answer (``_awaiting``), or a copy of it is in its queue's ``to_send``.
     """
 
@@ -63,7 +63,7 @@ class OutboundQueues:
         self._filling: dict[OutboundQueue, None] = {}
         self._links: dict[str, dict[int, None] | None] = {}
         """By address: the tokens of its delivery attempts. None while the address is not connected."""
-        self._sendings: dict[int, InjectedSending] = {}
+        self._attempts: dict[int, InjectedAttempt] = {}
         self._waits = waits
         self._awaiting: list[dict[InjectedBatch, int]] = [{} for _ in waits]
         """By number of copies: since when each batch waits for an answer, in microseconds. The times rise."""
@@ -98,9 +98,9 @@ class OutboundQueues:
         """A copy of the set of queues that have something to send."""
         return dict(self._busy)
 
-    def find_sending(self, token: int) -> InjectedSending | None:
+    def find_attempt(self, token: int) -> InjectedAttempt | None:
         """The delivery attempt with this token. None if the attempt is over."""
-        return self._sendings.get(token)
+        return self._attempts.get(token)
 
     # Filling.
 
@@ -115,7 +115,7 @@ class OutboundQueues:
     def distribute(
         self,
         consumer: ConsumerRouting,
-        columns: Columns,
+        columns: KeyedRecords,
         keys: Sequence[bytes],
         first: int,
         now: int,
@@ -297,11 +297,11 @@ class OutboundQueues:
             batch.make_rows()
         token = self._next_token
         self._next_token += 1
-        sending = self._sendings[token] = InjectedSending(token, batch, queue.route.address, indexes)
-        batch.sendings.append(sending)
+        attempt = self._attempts[token] = InjectedAttempt(token, batch, queue.route.address, indexes)
+        batch.open_attempts.append(attempt)
         self._awaiting[batch.copies].setdefault(batch, now)
         if batch.tries:
-            self.resent += sending.records
+            self.resent += attempt.records
         batch.tries += 1
         tokens[token] = None
         queue.in_flight += 1
@@ -311,7 +311,7 @@ class OutboundQueues:
             columns = [[column[index] for index in indexes] for column in columns]
         keys, values, timestamps, ids = columns
         send = SendBatch(
-            sending.address, token, queue.consumer, queue.route.journal, queue.scope, keys, values, timestamps, ids,
+            attempt.address, token, queue.consumer, queue.route.journal, queue.scope, keys, values, timestamps, ids,
             self.watermark, *queue.mark(), max(0, now - batch.since),
             batch.latest - batch.since if indexes is None else 0, self.ranges and batch.complete(indexes),
         )  # fmt: skip
@@ -327,15 +327,15 @@ class OutboundQueues:
 
     # Answers.
 
-    def acked(self, sending: InjectedSending, remaining: Sequence[int]) -> None:
+    def acked(self, attempt: InjectedAttempt, remaining: Sequence[int]) -> None:
         """All records of the attempt are committed, except ``remaining`` (indexes within the attempt)."""
-        batch, queue = sending.batch, sending.batch.queue
+        batch, queue = attempt.batch, attempt.batch.queue
         queue.failures = 0
         queue.extra_at = 0
         queue.cap = min(queue.cap + 1, self._limits.max_in_flight)
-        acked = sending.resolve(sending.answered(AnswerKind.ACKED, remaining))
-        if sending.over:
-            self._end(sending)
+        acked = attempt.resolve(attempt.answered(AnswerKind.ACKED, remaining))
+        if attempt.over:
+            self._end(attempt)
         self._settle(batch, acked)
 
     def _settle(self, batch: InjectedBatch, acked: Collection[int]) -> None:
@@ -348,25 +348,25 @@ class OutboundQueues:
         if batch.unsent is not None and not batch.unsent:
             batch.queue.to_send.pop(batch, None)
 
-    def _end(self, sending: InjectedSending) -> None:
+    def _end(self, attempt: InjectedAttempt) -> None:
         """Remove an attempt. Idempotent."""
-        if self._sendings.pop(sending.token, None) is None:
+        if self._attempts.pop(attempt.token, None) is None:
             return
-        batch = sending.batch
-        batch.sendings.remove(sending)
-        if not batch.sendings:
+        batch = attempt.batch
+        batch.open_attempts.remove(attempt)
+        if not batch.open_attempts:
             self._awaiting[batch.copies].pop(batch, None)
             batch.copies = 0
         batch.queue.in_flight -= 1
-        tokens = self._links.get(sending.address)
+        tokens = self._links.get(attempt.address)
         if tokens is not None:
-            tokens.pop(sending.token, None)
+            tokens.pop(attempt.token, None)
 
     def _forget(self, batch: InjectedBatch) -> None:
         """Remove all state of a batch that is completely ACKed or given up."""
         queue = batch.queue
-        for sending in list(batch.sendings):
-            self._end(sending)
+        for attempt in list(batch.open_attempts):
+            self._end(attempt)
         del queue.batches[batch]
         queue.to_send.pop(batch, None)
         self._unacked.remove(batch)

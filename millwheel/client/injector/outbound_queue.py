@@ -1,7 +1,7 @@
 """One outbound queue of an injector: its un-ACKed batches, and the attempts to deliver them (section 6.1.1). Pure.
 
 An ``OutboundQueue`` has the un-ACKed batches for one interval of one consumer, with ids of one scope. An
-``InjectedSending`` is one attempt to deliver a batch. Un-ACKed records are sent again with the same ids and bytes, so a
+``InjectedAttempt`` is one attempt to deliver a batch. Un-ACKed records are sent again with the same ids and bytes, so a
 batch may have several attempts in flight. An ACK counts for the record, whichever attempt it answers.
 """
 
@@ -14,10 +14,10 @@ from millwheel.client.injector.ids import IdKind, IdScope
 from millwheel.client.injector.routing import Route
 from millwheel.model.deliveries import MAX_POSITION_SPAN
 from millwheel.model.incarnation import IncarnationId
-from millwheel.model.outbound import OutboundBatch, OutboundSending
+from millwheel.model.outbound import DeliveryAttempt, OutboundBatch
 from millwheel.rpc.columns import RecordColumns
 
-__all__ = ["InjectedBatch", "InjectedSending", "OutboundQueue"]
+__all__ = ["InjectedAttempt", "InjectedBatch", "OutboundQueue"]
 
 _MAX_HOLES: Final = 64
 """The most un-ACKed positions that an ACK mark may pass. They are listed in every message."""
@@ -35,7 +35,8 @@ class InjectedBatch(OutboundBatch):
     """
 
     __slots__ = (
-        "copies", "first", "gapless", "ids", "latest", "queue", "resume_at", "sendings", "since", "tries", "unsent",
+        "copies", "first", "gapless", "ids", "latest", "open_attempts",
+        "queue", "resume_at", "since", "tries", "unsent",
     )  # fmt: skip
 
     def __init__(self, queue: OutboundQueue, first: int, accepted: tuple[int, int]) -> None:
@@ -46,7 +47,7 @@ class InjectedBatch(OutboundBatch):
         self.ids: Any = []
         self.gapless = 0
         self.unsent: set[int] | None = None
-        self.sendings: list[InjectedSending] = []
+        self.open_attempts: list[InjectedAttempt] = []
         self.tries = self.copies = 0
         """The attempts so far, and how many were sent because those in flight had no answer."""
         self.resume_at = 0
@@ -89,7 +90,7 @@ class InjectedBatch(OutboundBatch):
         return sorted(unsent if self.waiting is None else unsent & self.waiting)
 
 
-class InjectedSending(OutboundSending):
+class InjectedAttempt(DeliveryAttempt):
     """One delivery attempt of a batch. ``indexes``: the records that it sends, within the batch; None means all."""
 
     __slots__ = ("address", "batch", "indexes", "token")

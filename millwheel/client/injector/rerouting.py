@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millwheel.client.injector.ids import IdKind, IdScope
-from millwheel.client.injector.messages import Columns, KeysFound
+from millwheel.client.injector.messages import KeyedRecords, KeysFound
 from millwheel.client.injector.outbound_queue import InjectedBatch, OutboundQueue
-from millwheel.client.injector.resending import ResendingQueues
+from millwheel.client.injector.resend_policy import ResendingQueues
 from millwheel.client.injector.routing import ConsumerRouting, StreamRouting
 from millwheel.client.injector.unkeyed import UnkeyedRecords, WaitingRecord
 from millwheel.model.incarnation import IncarnationId
@@ -98,11 +98,11 @@ class Rerouting:
         accepted = since, max(one.latest for one in batches)
         ids, keys, values, timestamps = (list(column) for column in zip(*rows, strict=True))
         return self._outbound.distribute(
-            consumer, Columns(values, timestamps, {}, scope, ids), keys, first, now, accepted
+            consumer, KeyedRecords(values, timestamps, {}, scope, ids), keys, first, now, accepted
         )
 
     def accept_unkeyed(
-        self, consumer: ConsumerRouting, columns: Columns, keys: Sequence[bytes], first: int, now: int
+        self, consumer: ConsumerRouting, columns: KeyedRecords, keys: Sequence[bytes], first: int, now: int
     ) -> dict[OutboundQueue, None]:
         """Accept records of which some wait for their keys, or behind such records. Returns the others' queues.
 
@@ -112,7 +112,7 @@ class Rerouting:
         start = 0 if self._unkeyed.blocked(name, scope) else len(keys)
         if start:
             part = slice(start)
-            keyed = Columns(columns.values[part], columns.timestamps[part], {}, scope, columns.ids[part])
+            keyed = KeyedRecords(columns.values[part], columns.timestamps[part], {}, scope, columns.ids[part])
             queues = self._outbound.distribute(consumer, keyed, keys, first, now)
         rows = enumerate(zip(columns.ids, columns.values, columns.timestamps, strict=True))
         waiting = [
@@ -133,7 +133,7 @@ class Rerouting:
         if keys:
             taken = self._unkeyed.release(head.consumer, head.scope, len(keys))
             values, timestamps = [row.value for row in taken], [row.timestamp for row in taken]
-            columns = Columns(values, timestamps, {}, head.scope, [row.id for row in taken])
+            columns = KeyedRecords(values, timestamps, {}, head.scope, [row.id for row in taken])
             queues = self._outbound.distribute(consumer, columns, keys, taken[0].number, now)
         if len(keys) < len(head.records):
             self._unkeyed.explain(head.consumer, head.scope, event.why)

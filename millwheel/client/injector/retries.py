@@ -9,8 +9,8 @@ from enum import Enum, auto
 from itertools import takewhile
 from typing import Final
 
-from millwheel.client.injector.keying import RecordKeys
 from millwheel.client.injector.messages import KeysFound, within
+from millwheel.client.injector.record_keys import RecordKeys
 from millwheel.client.injector.session import InjectorSession
 from millwheel.client.injector.unkeyed import UnkeyedHead
 from millwheel.model.incarnation import IncarnationId

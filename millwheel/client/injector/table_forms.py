@@ -34,7 +34,7 @@ IN_MSGPACK: Final = (specs.VALUE_FORMAT_MSGPACK, specs.VALUE_FORMAT_UNSPECIFIED)
 """The formats of streams that take the rows of a table."""
 _PLAIN: Final = frozenset({"bool", "int", "float", "str", "bytes"})
 """The kinds of fields whose values are exactly those of a plain column."""
-_MOST_SAID: Final = 64
+_MAX_SAID: Final = 64
 """So many messages are kept, so that each is said once. A program with more schemas may hear one again."""
 
 
@@ -136,7 +136,7 @@ class TableForms:
         """Log a text about tables of this schema, if it is a new one."""
         if (schema, text) in self._said:
             return
-        if len(self._said) >= _MOST_SAID:
+        if len(self._said) >= _MAX_SAID:
             self._said.clear()
         self._said.add((schema, text))
         log.log(level, "injector %s of stream %r: %s", self._session.core.process, self._session.core.stream, text)

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from millwheel.client.injector.admission import CHUNK_RECORDS, RecordAdmission
-from millwheel.client.injector.dividing import DELIVERY_BYTES, DELIVERY_RECORDS
+from millwheel.client.injector.column_division import DELIVERY_BYTES, DELIVERY_RECORDS
 from millwheel.client.injector.ids import BatchOf, IdScope
-from millwheel.client.injector.messages import Columns
+from millwheel.client.injector.messages import KeyedRecords
 from millwheel.client.injector.session import InjectorSession
 from millwheel.client.injector.settings import InjectorSettings
 from millwheel.client.injector.table_forms import IN_MSGPACK, TableCounts, TableForms
@@ -397,7 +397,7 @@ class TableAdmission:
         admission.drain()
         ids = admission.ids.delivery_ids(part.ids, part.positions, slice(0, count))
         keys = {name: records.keyed(key).keys() for name, key in names.items()}
-        self._session.step(Columns(records, records.timestamps, keys, scope, ids))
+        self._session.step(KeyedRecords(records, records.timestamps, keys, scope, ids))
         self.counts.by_columns += count
         if part.ids is None and part.positions is None:
             admission.ids.next += count

@@ -10,7 +10,7 @@ from millwheel.client.injector.admission import RecordAdmission
 from millwheel.client.injector.ids import UserId
 from millwheel.client.injector.intake import RecordIntake
 from millwheel.client.injector.likelihood import TimeCheck
-from millwheel.client.injector.messages import Columns, DeliveryAnswered, InjectorEvent, Limits, SendBatch
+from millwheel.client.injector.messages import DeliveryAnswered, InjectorEvent, KeyedRecords, Limits, SendBatch
 from millwheel.client.injector.session import InjectorSession
 from millwheel.client.tracing import ClientTracing
 from millwheel.model.traced_records import TracedRecords
@@ -52,7 +52,7 @@ class TracedSession(InjectorSession):
         if type(event) is DeliveryAnswered:
             self._answered(event)
         super().step(event)
-        if type(event) is Columns:
+        if type(event) is KeyedRecords:
             # Nothing of it is written before the next turn of the event loop.
             self._sample(event)
 
@@ -72,7 +72,7 @@ class TracedSession(InjectorSession):
                 request.traces.extend(wire_traces(traces))
         return request
 
-    def _sample(self, columns: Columns) -> None:
+    def _sample(self, columns: KeyedRecords) -> None:
         count = len(columns.ids)
         parent = self.caller()
         for index in self._sampler.picks(count) if parent is None else range(min(count, MAX_CALLER_RECORDS)):

@@ -17,7 +17,7 @@ from millwheel.store.cassandra.settings import ClusterSettings
 
 __all__ = ["CassandraAccess", "read_settings"]
 
-_MOST_SECONDS: Final = 20
+_MAX_SECONDS: Final = 20
 """A write is a conditional update and then the rows: both need their part of the minute that a call has."""
 _SPARE_SECONDS: Final = 1
 """How much before the end of the call the last request ends, so that its error is seen."""
@@ -70,8 +70,8 @@ def read_settings(path: str, keyspace: str) -> CassandraAccess:
         StoreSettingsError: A contact point is none.
     """
     known = _converted(path)
-    if not 0.1 <= known.timeout_seconds <= _MOST_SECONDS:
-        raise CassandraError(f"{path}: timeout_seconds is {known.timeout_seconds:g}: 0.1 to {_MOST_SECONDS} can be set")
+    if not 0.1 <= known.timeout_seconds <= _MAX_SECONDS:
+        raise CassandraError(f"{path}: timeout_seconds is {known.timeout_seconds:g}: 0.1 to {_MAX_SECONDS} can be set")
     if known.consistency == "local_quorum" and not known.local_dc:
         raise CassandraError(
             f"{path}: consistency = 'local_quorum' needs local_dc, the same one for all workers: else two processes "

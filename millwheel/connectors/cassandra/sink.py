@@ -19,7 +19,7 @@ __all__ = ["sink"]
 T = TypeVar("T")
 
 _TABLE: Final = re.compile(r"(\w+)\.(\w+)", re.ASCII)
-_MOST_SECONDS: Final = 20 * 365 * 86_400
+_MAX_SECONDS: Final = 20 * 365 * 86_400
 """Cassandra's limit of a time to live: 20 years."""
 
 
@@ -106,7 +106,7 @@ def sink(
 def _seconds_of(ttl: object) -> int | None:
     if ttl is None:
         return None
-    if isinstance(ttl, bool) or not isinstance(ttl, int) or ttl % 1_000_000 or not 0 < ttl <= _MOST_SECONDS * 1_000_000:
+    if isinstance(ttl, bool) or not isinstance(ttl, int) or ttl % 1_000_000 or not 0 < ttl <= _MAX_SECONDS * 1_000_000:
         raise UsageError(f"ttl= is a duration of whole seconds up to 20 years, such as mw.days(30), not {ttl!r:.80}")
     return ttl // 1_000_000
 

@@ -12,7 +12,7 @@ __all__ = ["on_thread"]
 
 T = TypeVar("T")
 
-_MOST_IDLE: Final = 16
+_MAX_IDLE: Final = 16
 _idle: list[CallThread] = []
 """Threads without a call. A thread for each reader would be thousands."""
 
@@ -39,5 +39,5 @@ async def on_thread(function: Callable[[], T]) -> T:
 
 
 def _keep(thread: CallThread) -> None:
-    if len(_idle) < _MOST_IDLE:
+    if len(_idle) < _MAX_IDLE:
         _idle.append(thread)

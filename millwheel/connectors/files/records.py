@@ -21,7 +21,7 @@ PARQUET: Final = "parquet"
 _FORMATS: Final = {"jsonl": "jsonl", "ndjson": "jsonl", "csv": "csv", "txt": "lines", "log": "lines", PARQUET: PARQUET}
 """The formats, by the endings of names."""
 _CELL_BYTES: Final = 9
-_MOST_OVERHEAD: Final = 8 << 20
+_MAX_OVERHEAD: Final = 8 << 20
 """The most that names of fields add to one read."""
 _FIELDS: Final = (inspect.StructType, inspect.DataclassType, inspect.TypedDictType)
 
@@ -116,7 +116,7 @@ class RecordType:
     @property
     def most_records(self) -> int:
         """The most records of a read, so that the names of their fields do not make it too large."""
-        return max(_MOST_OVERHEAD // max(self.overhead, 1), 1)
+        return max(_MAX_OVERHEAD // max(self.overhead, 1), 1)
 
     def required(self) -> set[str]:
         """The fields without a default."""

@@ -25,15 +25,15 @@ from millwheel.model.time import Duration, Timestamp, format_timestamp
 from millwheel.rpc.clock import wall_now
 from millwheel.sdk.errors import UsageError
 
-__all__ = ["MOST_FILES", "Format", "read_files"]
+__all__ = ["MAX_FILES", "Format", "read_files"]
 
 T = TypeVar("T")
 
 Format = Literal["jsonl", "csv", "lines", "parquet"]
 
-_MOST_NAME: Final = 512
+_MAX_NAME: Final = 512
 """The most bytes of a split's name."""
-MOST_FILES: Final = 100_000
+MAX_FILES: Final = 100_000
 """The most splits of a source."""
 
 
@@ -125,15 +125,15 @@ class _FilesSource(Source[T, FilePosition], Generic[T]):
             raise FilesError(
                 f"no file matches {self.pattern}{since}: put one there, or give watch=True if files come later"
             )
-        if len(names) > MOST_FILES:
+        if len(names) > MAX_FILES:
             raise FilesError(
-                f"{len(names):,} files match {self.pattern}, and a stream reads {MOST_FILES:,} at most: make several "
+                f"{len(names):,} files match {self.pattern}, and a stream reads {MAX_FILES:,} at most: make several "
                 "streams with narrower patterns, such as one for each month, or fewer and larger files"
             )
         for name in names:
-            if not name.isprintable() or len(name.encode(errors="surrogateescape")) > _MOST_NAME:
+            if not name.isprintable() or len(name.encode(errors="surrogateescape")) > _MAX_NAME:
                 raise FilesError(
-                    f"{self.pattern.root}: the name {name!r} has over {_MOST_NAME} bytes, or other characters than "
+                    f"{self.pattern.root}: the name {name!r} has over {_MAX_NAME} bytes, or other characters than "
                     "printable ones in UTF-8: rename the file, or leave it out of the pattern"
                 )
         return Splits(names, final=not self.watch)

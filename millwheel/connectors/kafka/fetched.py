@@ -18,18 +18,18 @@ from millwheel.sdk.errors import UsageError
 if TYPE_CHECKING:
     import confluent_kafka
 
-__all__ = ["MOST_BYTES", "FetchedMessages", "PartitionName", "Records", "place_of", "removed"]
+__all__ = ["MAX_BYTES", "FetchedMessages", "PartitionName", "Records", "place_of", "removed"]
 
 T = TypeVar("T")
 
 Records = tuple[list[tuple[T | BadRecord, Timestamp | None]], list[int]]
 """Records, and the offset of each."""
 
-MOST_BYTES: Final = 4 << 20
+MAX_BYTES: Final = 4 << 20
 """The most of one read, as Kafka has it. If ``decode`` makes more of it, ``most_records`` is lower."""
 _LONGEST_READ: Final = 15.0
 """After so many seconds, a read begins with no further record: each of them may ask a schema registry."""
-_MOST_RAW: Final = 256 << 10
+_MAX_RAW: Final = 256 << 10
 """The most bytes of a record that cannot be read. A record of a stream has up to 1 MiB."""
 
 
@@ -102,7 +102,7 @@ class FetchedMessages(Generic[T]):
         records: list[tuple[T | BadRecord, Timestamp | None]] = []
         offsets: list[int] = []
         size, end = 0, time.monotonic() + _LONGEST_READ
-        while self.waiting and len(records) < most and size < MOST_BYTES and time.monotonic() < end:
+        while self.waiting and len(records) < most and size < MAX_BYTES and time.monotonic() < end:
             message = self.waiting[0]
             if records and message.error() is not None and not _is_end(message):
                 break
@@ -135,7 +135,7 @@ class FetchedMessages(Generic[T]):
         except Exception as error:
             raw: Any = message.value() or b""
             at = place_of(message.offset() or 0)
-            return UnreadRecord(str(self._place.number), at, error_message(error), raw[:_MOST_RAW])
+            return UnreadRecord(str(self._place.number), at, error_message(error), raw[:_MAX_RAW])
 
 
 def _is_end(event: confluent_kafka.Message) -> bool:

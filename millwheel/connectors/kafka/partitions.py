@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from millwheel.connectors.kafka.asking import Asker
 from millwheel.connectors.kafka.beginnings import PlainStart, offset_at, offset_since
 from millwheel.connectors.kafka.clients import ANSWER_SECONDS, Access, KafkaClient, KafkaError, library
-from millwheel.connectors.kafka.fetched import MOST_BYTES, FetchedMessages, PartitionName, Records, place_of, removed
+from millwheel.connectors.kafka.fetched import MAX_BYTES, FetchedMessages, PartitionName, Records, place_of, removed
 from millwheel.connectors.kafka.records import message_bytes
 from millwheel.connectors.source import Read, SplitReader
 from millwheel.connectors.threads import CallThread
@@ -24,8 +24,8 @@ __all__ = ["WAIT_SECONDS", "PartitionReader"]
 
 T = TypeVar("T")
 
-_MOST_RECORDS: Final = 1_000
-_MOST_BYTES_NOW: Final = 1 << 20
+_MAX_RECORDS: Final = 1_000
+_MAX_BYTES_NOW: Final = 1 << 20
 """The most bytes of a read on the event loop, which does nothing else for some milliseconds then."""
 WAIT_SECONDS: Final = 0.05
 """How long a read that finds nothing waits."""
@@ -195,24 +195,24 @@ class PartitionReader(SplitReader[T, int], Generic[T]):
             return None
         await _TURNS.take()
         if not fetched.waiting:
-            fetched.waiting += self._handle.consume(_MOST_RECORDS, 0)
-        return fetched.read_all(self._most, _MOST_BYTES_NOW)
+            fetched.waiting += self._handle.consume(_MAX_RECORDS, 0)
+        return fetched.read_all(self._most, _MAX_BYTES_NOW)
 
     def _read(self) -> Records[T]:
         """Wait for the next records, and return them."""
         fetched = self._fetched
         if not fetched.waiting:
             self._fetch()
-        elif sum(map(message_bytes, fetched.waiting)) < _MOST_BYTES_NOW:
+        elif sum(map(message_bytes, fetched.waiting)) < _MAX_BYTES_NOW:
             return fetched.read_each(self._most)  # the loop has tried all at once, if that can be
-        return fetched.read_all(self._most, MOST_BYTES) or fetched.read_each(self._most)
+        return fetched.read_all(self._most, MAX_BYTES) or fetched.read_each(self._most)
 
     def _fetch(self) -> None:
         """Take what the library has fetched, or fetches soon."""
         first = self._handle.poll(self._wait if self._fetched.position < self._high else WAIT_SECONDS)
         self._wait = WAIT_SECONDS
         if first is not None:
-            self._fetched.waiting += [first, *self._handle.consume(_MOST_RECORDS - 1, 0)]
+            self._fetched.waiting += [first, *self._handle.consume(_MAX_RECORDS - 1, 0)]
 
     def _see_end(self) -> None:
         """Note the end that came with the records. It asks no broker."""
@@ -221,7 +221,7 @@ class PartitionReader(SplitReader[T, int], Generic[T]):
 
     @property
     def _most(self) -> int:
-        return min(self.most_records, _MOST_RECORDS)
+        return min(self.most_records, _MAX_RECORDS)
 
     def _ask(self, call: Callable[[], Any]) -> Any:
         assert self._client is not None

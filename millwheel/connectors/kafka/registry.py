@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 ANSWER_SECONDS: Final = 10.0
 """How long a call waits for the registry. It ends before the limit of a connector's call, and says why."""
-_MOST_BYTES: Final = 4 << 20
+_MAX_BYTES: Final = 4 << 20
 """The most bytes of an answer."""
 _SHOWN: Final = 1_000
 """So many characters of a refusal are in the error."""
@@ -321,10 +321,10 @@ def _tls(given: Mapping[str, str]) -> SSLContext | None:
 
 async def _body(response: ClientResponse) -> bytes:
     text = b""
-    while part := await response.content.read(_MOST_BYTES + 1 - len(text)):
+    while part := await response.content.read(_MAX_BYTES + 1 - len(text)):
         text += part
-        if len(text) > _MOST_BYTES:
-            raise KafkaError(f"the schema registry answered with more than {_MOST_BYTES:,} bytes")
+        if len(text) > _MAX_BYTES:
+            raise KafkaError(f"the schema registry answered with more than {_MAX_BYTES:,} bytes")
     return text
 
 

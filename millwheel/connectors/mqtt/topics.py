@@ -21,15 +21,15 @@ from millwheel.model.time import Duration, hours
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import UsageError
 
-__all__ = ["MOST_UNSURE", "source"]
+__all__ = ["MAX_UNSURE", "source"]
 
 T = TypeVar("T")
 
-_MOST_RECORDS: Final = 1_000
-_MOST_BYTES: Final = 4 << 20
+_MAX_RECORDS: Final = 1_000
+_MAX_BYTES: Final = 4 << 20
 """The most of one read, as the broker has it. The last message may exceed it. If ``decode`` makes more of it,
 ``most_records`` is lower."""
-MOST_UNSURE: Final = 10_000
+MAX_UNSURE: Final = 10_000
 """How many messages wait for a read when one of QoS 0 is lost."""
 _LOG_SECONDS: Final = 60.0
 """How often a reader says in the log what was lost, at most."""
@@ -41,7 +41,7 @@ reader takes the session from that one."""
 _EXPIRY: Final = hours(24 * 7)
 _LARGEST_WINDOW: Final = 5_000
 _LONGEST_EXPIRY: Final = (1 << 32) - 2
-_MOST_RAW: Final = 256 << 10
+_MAX_RAW: Final = 256 << 10
 """The most bytes of a message that cannot be read. A record of a stream has up to 1 MiB."""
 
 log = logging.getLogger("millwheel.mqtt")
@@ -212,7 +212,7 @@ class _SessionReader(SplitReader[T, SessionPosition]):
             log.warning(
                 "%d messages of %r at QoS 0 were lost: %s messages waited for a read, because consumers of the stream "
                 "are slow. Messages of QoS 1 wait at the broker",
-                by_now - self._logged, self._topics, f"{MOST_UNSURE:,}",
+                by_now - self._logged, self._topics, f"{MAX_UNSURE:,}",
             )  # fmt: skip
             self._logged, self._log_after = by_now, time.monotonic() + _LOG_SECONDS
 
@@ -238,8 +238,8 @@ class _SessionReader(SplitReader[T, SessionPosition]):
         records: list[tuple[T | BadRecord, None]] = []
         topics: list[str] = []
         size = 0
-        most = min(self.most_records, _MOST_RECORDS)
-        while self._inbox.messages and len(records) < most and size < _MOST_BYTES:
+        most = min(self.most_records, _MAX_RECORDS)
+        while self._inbox.messages and len(records) < most and size < _MAX_BYTES:
             message = self._inbox.messages.popleft()
             own = list(getattr(message.properties, "UserProperty", []))
             # An MqttMessage has all of this. UTF-8 has at most four bytes for a character, and mostly one.
@@ -257,7 +257,7 @@ class _SessionReader(SplitReader[T, SessionPosition]):
         try:
             return self._source.read_as(message)
         except Exception as error:
-            return UnreadRecord(self._topics, _place(message.topic), error_message(error), message.payload[:_MOST_RAW])
+            return UnreadRecord(self._topics, _place(message.topic), error_message(error), message.payload[:_MAX_RAW])
 
     async def close(self) -> None:
         try:
@@ -286,7 +286,7 @@ class _Inbox:
 
     def put(self, message: Any) -> None:
         """Keep a message. Their number is bounded by the window, but that of QoS 0 is not."""
-        if message.qos or len(self.messages) < MOST_UNSURE:
+        if message.qos or len(self.messages) < MAX_UNSURE:
             self.messages.append(message)
         else:
             self.lost += 1

@@ -182,7 +182,7 @@ class ChangeDecoder(Generic[T]):
         return self._planned[1]
 
 
-_MOST_RAW: Final = 1_000
+_MAX_RAW: Final = 1_000
 """The most bytes of a row that cannot be read."""
 
 
@@ -202,7 +202,7 @@ def _read_or_problem(read: Callable[[], ChangedRow[T]]) -> ChangedRow[T] | str:
 
 def _raw(row: Iterable[bytes | Unchanged | None]) -> bytes:
     values = (b"\\N" if one is None else b"" if isinstance(one, Unchanged) else one for one in row)
-    return b"\t".join(values)[:_MOST_RAW]
+    return b"\t".join(values)[:_MAX_RAW]
 
 
 def fields_of(kind: Any) -> dict[str, Any]:

@@ -23,7 +23,7 @@ _NESTED: Final = (
     inspect.DictType, inspect.TypedDictType, inspect.NamedTupleType, inspect.DataclassType, inspect.StructType,
 )  # fmt: skip
 _WITH_FIELDS: Final = (inspect.StructType, inspect.DataclassType, inspect.TypedDictType)
-_MOST_SHOWN: Final = 256 << 10
+_MAX_SHOWN: Final = 256 << 10
 """The most bytes of an entry that cannot be read. A record of a stream has up to 1 MiB."""
 
 
@@ -132,4 +132,4 @@ def as_word(word: Any) -> bytes:
 def shown(fields: Mapping[str, bytes]) -> bytes:
     """The fields of an entry that cannot be read, as JSON."""
     texts = {name: value.decode(errors="backslashreplace") for name, value in fields.items()}
-    return msgspec.json.encode(texts)[:_MOST_SHOWN]
+    return msgspec.json.encode(texts)[:_MAX_SHOWN]

@@ -30,8 +30,8 @@ __all__ = ["source"]
 
 T = TypeVar("T")
 
-_MOST_RECORDS: Final = 1_000
-_MOST_BYTES: Final = 1 << 20
+_MAX_RECORDS: Final = 1_000
+_MAX_BYTES: Final = 1 << 20
 """The most of one read, and one entry more. Redis does nothing else meanwhile, so it is little."""
 _PIECE: Final = 16
 """How many entries the script looks at together."""
@@ -249,8 +249,8 @@ class _StreamReader(SplitReader[T, StreamPosition]):
         return position, seen
 
     async def _look(self, after: str, most: int | None = None) -> tuple[Glimpse, list[RedisEntry]]:
-        records = min(self.most_records, _MOST_RECORDS) if most is None else most
-        limits = str(records), str(_MOST_BYTES), str(_PIECE)
+        records = min(self.most_records, _MAX_RECORDS) if most is None else most
+        limits = str(records), str(_MAX_BYTES), str(_PIECE)
         answer = await self._connection.call(
             f"stream {self._stream!r} cannot be read",
             lambda client: client.eval_ro(_READ, 1, self._stream, after, *limits),

@@ -20,7 +20,7 @@ __all__ = ["command", "sink", "values"]
 T = TypeVar("T")
 
 _PROGRESS: Final = "millwheel-progress"
-_MOST_WORDS: Final = 4_000
+_MAX_WORDS: Final = 4_000
 """The most words of a command. A script can pass on 8,000."""
 _SHOWN: Final = 300
 """The most characters of a refused record in an error."""
@@ -199,8 +199,8 @@ class _CommandWriter(SinkWriter[T]):
     def _command(self, value: T) -> list[Word]:
         given = self._sink.words(value)
         words = [] if given is None else [as_word(one) for one in given]
-        if len(words) > _MOST_WORDS:
-            raise RedisError(f"a command for {self._place.sink} has {len(words):,} words: it may have {_MOST_WORDS:,}")
+        if len(words) > _MAX_WORDS:
+            raise RedisError(f"a command for {self._place.sink} has {len(words):,} words: it may have {_MAX_WORDS:,}")
         return [str(len(words)), *words]
 
     def _refused(self, batch: SinkBatch[T], number: int, error: str) -> str:

@@ -30,7 +30,7 @@ log = logging.getLogger("millwheel.coordination")
 
 _SHARE: Final = 0.25
 """Of the shortest lease: what a round may take. A lease becomes due when half of it is left."""
-_MOST_DOUBLINGS: Final = 10
+_MAX_DOUBLINGS: Final = 10
 """Of an attempt's time. More than any lease lasts."""
 
 
@@ -180,7 +180,7 @@ class LeaseRenewals:
                     self._end(lease, error)
                     continue
                 leases[lease] = None
-                share = FIRST_ATTEMPT_SECONDS * 2 ** min(self._schedule.attempts(lease) // 2, _MOST_DOUBLINGS)
+                share = FIRST_ATTEMPT_SECONDS * 2 ** min(self._schedule.attempts(lease) // 2, _MAX_DOUBLINGS)
                 until = asked.until - now if (asked := self._asked.get(lease)) else share
                 patience = min(patience, share, self._leases.remaining(lease), until)
             return leases, max(0.0, patience), now

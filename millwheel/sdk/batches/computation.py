@@ -30,9 +30,9 @@ else:
 
 __all__ = ["BatchComputation", "BatchProgram", "batch_problems"]
 
-_MOST_RECORDS: Final = 8_192
+_MAX_RECORDS: Final = 8_192
 """The most records of a commit, by default."""
-_MOST_SECONDS: Final = 2
+_MAX_SECONDS: Final = 2
 """A worker that is busy for five seconds may lose its lease."""
 
 
@@ -129,11 +129,11 @@ def batch_problems(computation: Any, state_type: Any, options: ComputationOption
     if inspect.iscoroutinefunction(inspect.unwrap(computation.process_batch)):
         yield "process_batch is `async def`, and all its keys would wait: await services in a computation before it"
     most: Any = computation.max_records
-    if type(most) is not int or not 1 <= most <= _MOST_RECORDS:
-        yield f"max_records is a whole number from 1 to {_MOST_RECORDS:,}, not {most!r:.80}"
+    if type(most) is not int or not 1 <= most <= _MAX_RECORDS:
+        yield f"max_records is a whole number from 1 to {_MAX_RECORDS:,}, not {most!r:.80}"
     seconds: Any = computation.call_seconds
-    if type(seconds) not in (int, float) or not 0 < seconds <= _MOST_SECONDS:
-        yield f"call_seconds is a number of seconds over 0, and at most {_MOST_SECONDS}, not {seconds!r:.80}"
+    if type(seconds) not in (int, float) or not 0 < seconds <= _MAX_SECONDS:
+        yield f"call_seconds is a number of seconds over 0, and at most {_MAX_SECONDS}, not {seconds!r:.80}"
     if not options.strong:
         yield (
             "strong=False is for productions that depend on one record alone, and a batch has others: leave it out, or "

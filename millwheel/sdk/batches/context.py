@@ -23,7 +23,7 @@ __all__ = ["BatchContext", "KeyStates"]
 
 State = TypeVar("State")
 
-_ORIGIN: Final = attrgetter("origin")
+_CAUSE_ID: Final = attrgetter("cause_id")
 
 
 class KeyStates(Generic[State]):
@@ -163,23 +163,23 @@ class BatchContext(Generic[State]):
     def _produce_at(self, row: int, stream: str, value: Any, at: Timestamp | None) -> None:
         """Produce a value as the record of a row would. A context that ``at`` has returned stays as it is."""
         context = self._contexts[self._rows.keys[row]]
-        kept = context._stamp, context._earliest, context._cause, context._origin
+        kept = context._stamp, context._earliest, context._cause, context._cause_id
         try:
             self._aim(row).produce(stream, value, timestamp=at)
         finally:
-            context._stamp, context._earliest, context._cause, context._origin = kept
+            context._stamp, context._earliest, context._cause, context._cause_id = kept
 
     def _order(self) -> None:
         """The hook has returned. What each key has produced gets the order of its rows.
 
-        Invariant: so it is the same for any batches in which the rows come (G15). The origins of productions are row
+        Invariant: so it is the same for any batches in which the rows come (G15). The cause ids of productions are row
         numbers here, because a commit uses them for weak productions only.
         """
         if self._uses > 1 and len(self._rows.keys) > len(self._contexts):
             for key, context in self._contexts.items():
                 if made := context._productions:
                     before = self._before.get(key, 0)
-                    made[before:] = sorted(made[before:], key=_ORIGIN)
+                    made[before:] = sorted(made[before:], key=_CAUSE_ID)
 
     def _produce(self, stream: str, causes: Sequence[int], made: Sequence[Any]) -> None:
         """Produce values at the times of their rows. No hold allows more, so no context is aimed at a row for it."""
@@ -191,11 +191,11 @@ class BatchContext(Generic[State]):
         keys, times, contexts = self._rows.keys, self._rows.timestamps, self._contexts
         for row, value in zip(causes, made, strict=True):
             context = contexts[keys[row]]
-            kept, context._origin = context._origin, row
+            kept, context._cause_id = context._cause_id, row
             try:
                 context._produce(binding, value, min(times[row], LAST_TIMESTAMP))
             finally:
-                context._origin = kept
+                context._cause_id = kept
 
     def _values(self, stream: str, given: Any) -> Sequence[Any]:
         declared = supertype(self._types.get(stream, Any))

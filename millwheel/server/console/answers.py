@@ -22,7 +22,7 @@ __all__ = ["FASTEST", "KeptAnswers", "to_json", "zipped"]
 
 _ZIPPED_FROM: Final = 4_096
 """The bytes from which on an answer is compressed. A smaller one fits into a few packets."""
-_MOST_KEPT: Final = 8
+_MAX_KEPT: Final = 8
 """Answers that are kept: those of some views of some viewers."""
 _LARGEST_KEPT: Final = 2 << 20
 """The most bytes of a message whose answer is kept. So all kept ones together take some 20 MiB at most."""
@@ -67,7 +67,7 @@ class KeptAnswers:
         made = zipped(body, FASTEST)
         if len(raw) <= _LARGEST_KEPT:
             self._kept[name] = made
-            if len(self._kept) > _MOST_KEPT:
+            if len(self._kept) > _MAX_KEPT:
                 self._kept.popitem(last=False)
         return made, True
 

@@ -45,7 +45,7 @@ _STEADY_SECONDS: Final = 10.0
 _TICK_SECONDS: Final = 1.0
 _WARNING_SECONDS: Final = 60.0
 """A node may warn of each append. One of its warnings in so long is logged."""
-_MOST_UNSENT_BYTES: Final = 4 << 20
+_MAX_UNSENT_BYTES: Final = 4 << 20
 """Bytes that wait for a slow node. Above them the driver sends what comes."""
 _ROUTE_SECONDS: Final = 10.0
 """For how long a journal's appends go to one node, unless the node fails. Then the driver is asked again."""
@@ -225,7 +225,7 @@ class _Connection(asyncio.Protocol):
         if self.ended:
             self._transport.abort()
             return
-        self._transport.set_write_buffer_limits(high=_MOST_UNSENT_BYTES)
+        self._transport.set_write_buffer_limits(high=_MAX_UNSENT_BYTES)
         self.flush()
         self._next_tick = self._loop.call_later(_TICK_SECONDS, self._tick)
 

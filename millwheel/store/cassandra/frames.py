@@ -66,7 +66,7 @@ _ROWS, _PREPARED = 2, 4
 _BIGINT, _BOOLEAN = 0x02, 0x04
 _SAME_TABLE: Final = 0x01
 _WITH_VALUES, _WITH_SERIAL_LEVEL = 0x01, 0x10
-_MOST_COLUMNS: Final = 16
+_MAX_COLUMNS: Final = 16
 
 _HEADER: Final = struct.Struct(">BBhBI")
 _PARAMETERS: Final = struct.Struct(">HBH")
@@ -325,7 +325,7 @@ def _decode_row(body: _Body) -> Row:
     if kind != _ROWS:
         raise FrameError(f"a result of kind {kind}, and not rows")
     flags, columns = body.integer(), body.integer()
-    if flags & ~_SAME_TABLE or not 0 < columns <= _MOST_COLUMNS:
+    if flags & ~_SAME_TABLE or not 0 < columns <= _MAX_COLUMNS:
         raise FrameError(f"rows of {columns} columns with flags {flags:#x}")
     _skip_table(body, flags & _SAME_TABLE)
     names_and_types = []

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
-from millwheel.connectors.source import MOST_RECORDS, BadRecord, Source, SplitReader
+from millwheel.connectors.source import MAX_RECORDS, BadRecord, Source, SplitReader
 from millwheel.model.time import Timestamp
 from millwheel.sdk.codecs import ValueCodec, codec_for
 from millwheel.testing.connectors.given import PER_SPLIT, SourceUnderTest
@@ -129,7 +129,7 @@ class ReaderSteps(SourceUnderTest[T, P]):
                 require(rest == whole, f"split {split!r} has {whole}, and one of two readers at once got {rest}")
 
     async def _read_all(
-        self, written: dict[int, list[int]], source: Source[T, P] | None = None, most: int = MOST_RECORDS
+        self, written: dict[int, list[int]], source: Source[T, P] | None = None, most: int = MAX_RECORDS
     ) -> dict[str, list[ReadPart]]:
         """Read each split from its beginning, until all that was written is there. Returns the reads, by split."""
         source = source or self.make_source()

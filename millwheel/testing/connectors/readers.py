@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, TypeVar
 
-from millwheel.connectors.source import MOST_RECORDS
+from millwheel.connectors.source import MAX_RECORDS
 from millwheel.testing.connectors.reader_steps import ReaderSteps
 from millwheel.testing.connectors.rules import (
     cancel_after,
@@ -55,8 +55,8 @@ class ReaderRules(ReaderSteps[T, P]):
         async def read() -> None:
             for parts in (await self._read_all({0: list(numbers)})).values():
                 for part in parts:
-                    most = f"a read returns {MOST_RECORDS:,} records at most, not {len(part.records):,}"
-                    require(len(part.records) <= MOST_RECORDS, most)
+                    most = f"a read returns {MAX_RECORDS:,} records at most, not {len(part.records):,}"
+                    require(len(part.records) <= MAX_RECORDS, most)
 
         run(read())
 

@@ -19,7 +19,7 @@ from millwheel.connectors import BadRecord, Read, Source
 from millwheel.connectors.files import lines
 from millwheel.connectors.files.position import FilePosition
 
-MOST_READS = 10_000
+MAX_READS = 10_000
 
 
 class Sale(msgspec.Struct):
@@ -49,7 +49,7 @@ def read_on(
 
     with asyncio.Runner() as runner:
         reader = runner.run(opened())
-        for number in range(MOST_READS):
+        for number in range(MAX_READS):
             if reopen(number):
                 runner.run(reader.close())
                 # As the state of a key is stored.

@@ -130,7 +130,7 @@ def test_a_line_whose_time_fails_is_named_as_broken_ones(tmp_path: Path) -> None
 
 
 def test_more_files_than_a_stream_can_have_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millwheel.connectors.files.source.MOST_FILES", 2)
+    monkeypatch.setattr("millwheel.connectors.files.source.MAX_FILES", 2)
     for number in range(3):
         (tmp_path / f"{number}.jsonl").touch()
     topology = mw.Topology("auctions")

@@ -105,6 +105,7 @@ class Handle:
     messages: list[Message]
     times: list[Any] = field(default_factory=list)
     """What it says about times."""
+    assigned: bool = False
 
     def get_watermark_offsets(self, *_: Any, **__: Any) -> tuple[int, int]:
         return (0, 1)
@@ -113,10 +114,11 @@ class Handle:
         return [self.times.pop(0)]
 
     def assign(self, _: Any) -> None:
-        pass
+        self.assigned = True
 
     def poll(self, _: float) -> Message | None:
-        return self.messages.pop(0) if self.messages else None
+        """It has events alone, until it has a partition."""
+        return self.messages.pop(0) if self.messages and self.assigned else None
 
     def consume(self, *_: Any) -> list[Message]:
         return [self.messages.pop(0)] if self.messages else []

@@ -18,7 +18,7 @@ import millwheel as mw
 from millwheel.rpc.columns import RecordColumns
 from millwheel.testing import TopologyHarness
 from millwheel.worker.interval import IntervalSettings
-from millwheel.worker.interval.intake import IntervalReceiver
+from millwheel.worker.interval.receiver import IntervalReceiver
 from millwheel.worker.messages import Delivery
 from tests.telemetry.traced_driver import TracedDriver
 

@@ -310,7 +310,7 @@ def test_senders_are_notified_of_records_that_wait_by_halves() -> None:
     for index in range(count):
         receipt.blocked.discard(index)
         intake.settle(receipt, [index])
-        answered += [one.open for one in intake.narrowed()]
+        answered += [one.open for one in intake.to_report()]
     assert sum(answered) < 3 * count
     assert answered[-1] == 1
     assert (intake.records, len(intake.pending)) == (0, 0)

@@ -12,7 +12,7 @@ from millwheel.model.deliveries import PositionIds, Sender
 from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.columns import RecordColumns
 from millwheel.worker.interval import IntervalSettings
-from millwheel.worker.messages import Acknowledge, CheckSequence, Delivery, SequenceChecked
+from millwheel.worker.messages import AnswerDelivery, CheckSequence, Delivery, SequenceChecked
 from tests.worker.interval.column_windows import Results, driver_of, panes
 from tests.worker.interval.driver import INJECTOR, IntervalDriver
 
@@ -49,7 +49,7 @@ def test_columns_are_added_to_panes_once() -> None:
     driver.commit_all()
     assert panes(driver) == {("a", 10): 3, ("b", 10): 2, ("c", 10): 1}
     assert driver.state.intake.bytes == driver.state.intake.records == 0
-    assert not [one for one in driver.take(Acknowledge) if one.message.startswith("positions")]
+    assert not [one for one in driver.take(AnswerDelivery) if one.message.startswith("positions")]
 
 
 @pytest.mark.guarantee("G13")
@@ -94,4 +94,4 @@ def test_keys_of_bytes_are_looked_at() -> None:
             9,
         )
     )
-    assert any("0xFF" in one.message for one in driver.take(Acknowledge))
+    assert any("0xFF" in one.message for one in driver.take(AnswerDelivery))

@@ -8,7 +8,7 @@ from millwheel.model.keys import ALL_KEYS
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.dedup import OpaqueIds, PositionIds, Sender
 from millwheel.worker.messages import (
-    Acknowledge,
+    AnswerDelivery,
     CatalogChanged,
     CheckSequence,
     GroupWatermarks,
@@ -39,7 +39,7 @@ def with_weak_ids() -> IntervalDriver:
     deliver(driver, OpaqueIds([id_of(number) for number in range(3)]), "abc", 10, WEAK)
     assert checked(driver, alive=True) == ["u.1.j1"], "nothing was known of the computation"
     driver.commit_all()
-    assert [answer.outcome for answer in driver.take(Acknowledge)] == [ACKED]
+    assert [answer.outcome for answer in driver.take(AnswerDelivery)] == [ACKED]
     assert seen_ids(driver.state.dedup) == 3
     return driver
 
@@ -54,14 +54,14 @@ def test_ids_of_a_removed_weak_computation_are_forgotten() -> None:
     assert (seen_ids(dedup), dedup.computations()) == (0, [])
     deliver(driver, PositionIds("in/p", 0, [0]), ["x"], 10)
     driver.commit_all()
-    driver.take(Acknowledge)
+    driver.take(AnswerDelivery)
     restarted = IntervalDriver(Seen(), entries=[*driver.entries])
     assert (seen_ids(restarted.state.dedup) - 1, restarted.state.dedup.computations()) == (0, [])
     for one in (driver, restarted):
         commits = one.state.journal.committed
         deliver(one, OpaqueIds([id_of(1)]), "b", 10, WEAK)
         assert checked(one, alive=False) == ["u.1.j1"], "a late copy may come at any time"
-        assert [answer.outcome for answer in one.take(Acknowledge)] == [REFUSED]
+        assert [answer.outcome for answer in one.take(AnswerDelivery)] == [REFUSED]
         assert one.state.journal.committed == commits
         assert one.state.dedup.computations() == []
 
@@ -110,7 +110,7 @@ def test_ids_of_an_injected_feedback_stream_are_forgotten() -> None:
         driver.handle(GroupWatermarks({"injector/back": watermark}))
         assert seen_ids(driver.state.dedup) == kept
     deliver(driver, OpaqueIds([id_of(1)]), "a", 10, back)
-    assert driver.take(Acknowledge)[-1].message.startswith("too old")
+    assert driver.take(AnswerDelivery)[-1].message.startswith("too old")
     deliver(driver, OpaqueIds([id_of(2)]), "a", 10, OWN)
     assert driver.state.inputs.value < 0, "the feedback stream's watermark advances nothing"
 
@@ -125,10 +125,10 @@ def test_ids_of_an_injected_stream_that_is_gone_are_forgotten() -> None:
     driver.handle(CatalogChanged(frozenset(), lives={INJECTOR: 42}))
     assert seen_ids(driver.state.dedup) == 0
     deliver(driver, OpaqueIds([id_of(1)]), "a", 10, OWN)
-    assert driver.take(Acknowledge)[-1].outcome == REFUSED
+    assert driver.take(AnswerDelivery)[-1].outcome == REFUSED
     driver.handle(CatalogChanged(frozenset({INJECTOR}), lives={INJECTOR: 42}))
     driver.watermark(5)
     deliver(driver, OpaqueIds([id_of(1)]), "a", 10, Sender("injector/in/p", 43, None, INJECTOR))
     driver.commit_all()
-    assert driver.take(Acknowledge)[-1].outcome == ACKED
+    assert driver.take(AnswerDelivery)[-1].outcome == ACKED
     assert seen_ids(driver.state.dedup) == 1

@@ -47,7 +47,7 @@ def test_a_delivery_that_is_followed_shares_the_next_commit() -> None:
     assert appends(driver) == 1
     driver.commit()
     assert states(driver) == {b"a": b"\x03", b"b": b"\x01"}
-    assert len(driver.take(m.Acknowledge)) == 3
+    assert len(driver.take(m.AnswerDelivery)) == 3
     assert [value for value, _ in driver.sent()] == ["a1", "a2", "a3", "b1"]
 
 

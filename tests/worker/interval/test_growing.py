@@ -23,7 +23,7 @@ from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval.cache import pages as interval_pages
 from millwheel.worker.messages import (
-    Acknowledge,
+    AnswerDelivery,
     Delivery,
     FlushStates,
     HookFailed,
@@ -555,7 +555,7 @@ def test_a_key_that_would_be_a_page_is_refused() -> None:
     driver.handle(
         Delivery(IncarnationId("test.1"), "test.1.j1", "in", sender, ids, [b"k", b"k\xffz"], values, [1, 2], 1)
     )
-    (answer,) = driver.take(Acknowledge)
+    (answer,) = driver.take(AnswerDelivery)
     assert answer.outcome == DeliveryOutcome.DELIVERY_OUTCOME_INVALID
     assert "a key with the byte 0xFF" in answer.message
 

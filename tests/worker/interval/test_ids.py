@@ -18,8 +18,8 @@ from millwheel.store.contract import CorruptValueError, PartId
 from millwheel.worker.dedup import BatchIds, DeliveryIds, DeliveryVerdict, OpaqueIds, PositionIds, Sender
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.messages import (
-    Acknowledge,
     Acknowledged,
+    AnswerDelivery,
     CatalogChanged,
     CheckSequence,
     DeleteParts,
@@ -112,7 +112,7 @@ def test_a_segment_collected_while_it_is_read_costs_a_repetition() -> None:
     driver.waiting.clear()
     driver.handle(PartsMissing(read.parts, "part", "the value is missing"))
     tidy(driver)
-    answers = [(one.outcome, list(one.remaining)) for one in driver.take(Acknowledge) if one.delivery is copy]
+    answers = [(one.outcome, list(one.indexes)) for one in driver.take(AnswerDelivery) if one.delivery is copy]
     assert answers == [(FULL, [0]), (ACKED, [0])], "the one that needed no look is in, the other is asked for again"
     stamped = Sender("injector/in/p", 1, None, INJECTOR, 1_000)
     deliver(driver, OpaqueIds([id_of(2)]), "c", 1_500, stamped)
@@ -136,10 +136,12 @@ def test_a_copy_of_a_record_in_flight_is_acked_after_its_commit() -> None:
     deliver(driver, ids, ["a"], 10)
     driver.handle(SequenceChecked("in/p", True))
     copy = deliver(driver, ids, ["a"], 10)
-    assert [(one.delivery, one.outcome, list(one.remaining)) for one in driver.take(Acknowledge)] == [(copy, FULL, [0])]
+    assert [(one.delivery, one.outcome, list(one.indexes)) for one in driver.take(AnswerDelivery)] == [
+        (copy, FULL, [0])
+    ]
     driver.commit_all()
     copy = deliver(driver, ids, ["a"], 10)
-    assert [one.outcome for one in driver.take(Acknowledge) if one.delivery is copy] == [ACKED]
+    assert [one.outcome for one in driver.take(AnswerDelivery) if one.delivery is copy] == [ACKED]
 
 
 @pytest.mark.guarantee("G13")
@@ -168,7 +170,7 @@ def test_a_delivery_that_is_refused_whole_is_not_acked_as_well() -> None:
     full = deliver(driver, PositionIds("in/p", 0, [3]), ["x"], 20)
     copy = deliver(driver, PositionIds("in/p", 0, [1]), ["bad"], 10)
     mixed = deliver(driver, PositionIds("in/p", 0, [1, 3]), ["bad", "x"], 20)
-    answers = [(one.delivery, one.outcome, list(one.remaining)) for one in driver.take(Acknowledge)]
+    answers = [(one.delivery, one.outcome, list(one.indexes)) for one in driver.take(AnswerDelivery)]
     assert answers == [(full, FULL, [0]), (copy, FULL, [0]), (mixed, FULL, [0, 1])]
 
 
@@ -180,7 +182,7 @@ def test_deliveries_that_wait_for_a_sequence_lookup_are_bounded() -> None:
     for _ in range(100):
         deliver(driver, PositionIds("u.1.j1", 0, [1]), ["x"], 10, sender)
     assert len(driver.take(CheckSequence)) == 1
-    refused = [one for one in driver.take(Acknowledge) if one.outcome == FULL]
+    refused = [one for one in driver.take(AnswerDelivery) if one.outcome == FULL]
     assert len(refused) >= 30
     assert "looked up" in refused[0].message
 
@@ -199,7 +201,7 @@ def test_messages_received_during_recovery_are_kept_as_their_sum() -> None:
     assert alive[0] < 10
     old = Sender("injector/in/p", 998, None, INJECTOR)
     deliver(driver, OpaqueIds([id_of(1)]), "x", 10_000, old)
-    (answer,) = driver.take(Acknowledge)
+    (answer,) = driver.take(AnswerDelivery)
     assert answer.outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER
     assert driver.state.inputs.value == 5 * 999
 
@@ -231,7 +233,7 @@ def test_earlier_broadcasts_apply_to_the_first_opaque_ids(early: bool) -> None:
     driver.watermark(1_250)
     assert seen_ids(driver.state.dedup) == 1
     deliver(driver, OpaqueIds([id_of(2)]), "x", 10, Sender("injector/in/p", 1, None, INJECTOR, 600))
-    *_, answer = driver.take(Acknowledge)
+    *_, answer = driver.take(AnswerDelivery)
     assert answer.message.startswith("too old")
     driver.watermark(1_400)
     assert seen_ids(driver.state.dedup) == 0
@@ -247,7 +249,7 @@ def test_a_later_declared_slack_counts_from_then_on() -> None:
     tidy(driver)
     driver.watermark(400)
     deliver(driver, OpaqueIds([id_of(1)]), "x", 10)
-    assert len(driver.take(Acknowledge)) == 2, "the copy is ACKed at once"
+    assert len(driver.take(AnswerDelivery)) == 2, "the copy is ACKed at once"
     driver.handle(CatalogChanged(frozenset({INJECTOR})))
     assert driver.state.ids.slack == {INJECTOR: 500}
 
@@ -283,7 +285,7 @@ def test_a_retired_sequence_is_forgotten_also_by_successors() -> None:
     driver.handle(reported)
     for one in (driver, taken):
         assert seen_ids(one.state.dedup) == 0
-        one.take(Acknowledge)
+        one.take(AnswerDelivery)
         late = deliver(one, PositionIds("in/p/0", 0, [1]), ["a"], 5)
-        (answer,) = one.take(Acknowledge)
+        (answer,) = one.take(AnswerDelivery)
         assert (answer.delivery, answer.outcome) == (late, DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER)

@@ -14,7 +14,7 @@ from millwheel.store.contract import JournalHead
 from millwheel.worker.dedup import DEDUP_PART, PositionIds, Sender
 from millwheel.worker.messages import (
     Accepted,
-    Acknowledge,
+    AnswerDelivery,
     AppendEntry,
     Delivery,
     Opened,
@@ -64,5 +64,7 @@ def test_a_takeover_knows_ids_that_fill_many_parts(monkeypatch: pytest.MonkeyPat
     core.step(Accepted(0), 1)
     for number in range(SEQUENCES):
         out = core.step(delivery(number), 1)
-        assert [one.outcome for one in out if isinstance(one, Acknowledge)] == [DeliveryOutcome.DELIVERY_OUTCOME_ACKED]
+        assert [one.outcome for one in out if isinstance(one, AnswerDelivery)] == [
+            DeliveryOutcome.DELIVERY_OUTCOME_ACKED
+        ]
         assert not any(isinstance(one, AppendEntry) for one in out)

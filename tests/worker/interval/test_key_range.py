@@ -10,7 +10,7 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.dedup import PositionIds, Sender
-from millwheel.worker.messages import Acknowledge, Delivery
+from millwheel.worker.messages import AnswerDelivery, Delivery
 from tests.worker.interval.driver import INJECTOR, IntervalDriver
 
 
@@ -38,6 +38,6 @@ def test_an_interval_refuses_the_keys_of_others(keys: KeyInterval, key: bytes, t
     values = [msgspec.msgpack.encode(("k", "x"))]
     driver.handle(Delivery(IncarnationId("test.1"), "test.1.j1", "in", sender, ids, [key], values, [1], 1))
     driver.commit_all()
-    (answer,) = driver.take(Acknowledge)
+    (answer,) = driver.take(AnswerDelivery)
     assert (answer.outcome == DeliveryOutcome.DELIVERY_OUTCOME_ACKED) == taken
     assert taken or "keys outside the interval" in answer.message

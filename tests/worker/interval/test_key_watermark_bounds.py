@@ -19,7 +19,7 @@ from millwheel.model.time import MIN_TIMESTAMP, Timestamp
 from millwheel.store.contract import JournalHead
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval.key_bounds import KeyWatermarkBounds
-from millwheel.worker.messages import Acknowledge, OpenedParent, Parent
+from millwheel.worker.messages import AnswerDelivery, OpenedParent, Parent
 from tests.worker.interval.column_windows import Results, counting
 from tests.worker.interval.driver import IntervalDriver
 
@@ -66,7 +66,7 @@ def parent(
     mine = [row for row in records if row[0].encode() in keys]
     driver.deliver(*mine, ("b" if keys == LOW else "x", "first", 1_000))
     driver.commit_all() if idle else driver.commit()
-    while not driver.take(Acknowledge):  # by columns, a record behind a hook of its key waits for the next commit
+    while not driver.take(AnswerDelivery):  # by columns, a record behind a hook of its key waits for the next commit
         driver.commit()
     head = JournalHead(7, len(driver.entries), 0, ())
     opened = OpenedParent(Parent(journal, keys), head, {}, list(driver.entries))

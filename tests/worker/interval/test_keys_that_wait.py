@@ -12,8 +12,8 @@ from millwheel.model.time import Timestamp, seconds
 from millwheel.store.contract import StateRow
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.messages import (
-    Acknowledge,
     Acknowledged,
+    AnswerDelivery,
     AsyncHook,
     GiveUp,
     HookFailed,
@@ -74,8 +74,8 @@ def test_progress_is_reported_if_the_last_record_fails_later() -> None:
     for send in driver.take(SendDelivery):
         driver.handle(Acknowledged(send.delivery.token))
     assert len(driver.take(HookFailed)) == 1
-    (answer,) = (one for one in driver.take(Acknowledge) if one.delivery is delivery)
-    assert answer.remaining == [1]
+    (answer,) = (one for one in driver.take(AnswerDelivery) if one.delivery is delivery)
+    assert answer.indexes == [1]
     driver.watermark(100)
     assert driver.output == 50
 

@@ -20,8 +20,8 @@ from millwheel.worker.interval.commits.divided import is_entry_part
 from millwheel.worker.interval.entry import decode_entry
 from millwheel.worker.interval.outbox.flows import INDEX_BITS
 from millwheel.worker.messages import (
-    Acknowledge,
     Acknowledged,
+    AnswerDelivery,
     Appended,
     AppendEntry,
     DeleteParts,
@@ -85,17 +85,17 @@ def test_a_divided_entry_shows_nothing_before_its_append() -> None:
     driver.watermark(500)
     (write,) = driver.take(WriteParts)
     driver.deliver(("j", "1 1", 2))
-    assert (driver.take(AppendEntry), driver.take(SendDelivery), driver.take(Acknowledge)) == ([], [], [])
+    assert (driver.take(AppendEntry), driver.take(SendDelivery), driver.take(AnswerDelivery)) == ([], [], [])
     driver.handle(PartsWritten(write.number + 1))
     assert driver.take(AppendEntry) == [], "other parts"
     driver.handle(PartsWritten(write.number))
     (append,) = driver.take(AppendEntry)
     assert set(append.append.parts) == set(write.parts)
-    assert (driver.take(SendDelivery), driver.take(Acknowledge)) == ([], [])
+    assert (driver.take(SendDelivery), driver.take(AnswerDelivery)) == ([], [])
     assert driver.output <= 1, "its record holds the watermark"
     driver.handle(Appended(append.append.commit))
     assert driver.sent() == values("k", count=20, size=50)
-    assert len(driver.take(Acknowledge)) == 1
+    assert len(driver.take(AnswerDelivery)) == 1
 
 
 @pytest.mark.guarantee("G2", section="6.1.2")
@@ -202,10 +202,10 @@ def test_stragglers_beyond_one_entry_are_stored_in_the_commit() -> None:
     (write,) = driver.take(WriteParts)
     for send in sends:
         driver.handle(Acknowledged(send.delivery.token))
-    assert driver.take(Acknowledge) == []
+    assert driver.take(AnswerDelivery) == []
     driver.waiting.append(write)
     assert driver.commit_all() == 2, "the second journals the ACKs that came while the parts were written"
-    assert len(driver.take(Acknowledge)) == 1
+    assert len(driver.take(AnswerDelivery)) == 1
     assert successor(driver, strong=False).sent() == []
 
 

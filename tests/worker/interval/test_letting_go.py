@@ -17,8 +17,8 @@ from millwheel.worker.dedup import OpaqueIds, Sender
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval.recovery import recover
 from millwheel.worker.messages import (
-    Acknowledge,
     Acknowledged,
+    AnswerDelivery,
     Appended,
     AppendEntry,
     CopyParts,
@@ -173,8 +173,8 @@ def test_id_segments_are_read_from_the_parents_until_copied() -> None:
     assert not independent(driver), "the parent's segment is being read"
     driver.handle(PartsRead({part: disk.parts[part] for part in read.parts}))
     assert independent(driver)
-    answers = {id(one.delivery): one for one in driver.take(Acknowledge)}
-    assert (answers[id(again)].outcome, list(answers[id(again)].remaining)) == (
+    answers = {id(one.delivery): one for one in driver.take(AnswerDelivery)}
+    assert (answers[id(again)].outcome, list(answers[id(again)].indexes)) == (
         DeliveryOutcome.DELIVERY_OUTCOME_ACKED,
         [],
     )
@@ -213,7 +213,7 @@ def test_releasing_a_parent_precedes_new_work_if_it_is_awaited() -> None:
     (reported,) = driver.take(ReleasePrepared)
     assert reported.request == "who asks"
     assert driver.state.counts.records == RECORDS + 4
-    assert [one.delivery for one in driver.take(Acknowledge)] == [ahead]
+    assert [one.delivery for one in driver.take(AnswerDelivery)] == [ahead]
 
 
 @pytest.mark.paper(section="7.1")

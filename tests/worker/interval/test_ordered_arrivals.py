@@ -15,7 +15,7 @@ from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.messages import (
-    Acknowledge,
+    AnswerDelivery,
     CheckSequence,
     Delivery,
     DeliveryOrder,
@@ -62,7 +62,7 @@ def kept(driver: IntervalDriver, key: str) -> Any:
 
 
 def outcomes(driver: IntervalDriver) -> list[Any]:
-    return [(one.delivery.token, one.outcome) for one in driver.take(Acknowledge)]
+    return [(one.delivery.token, one.outcome) for one in driver.take(AnswerDelivery)]
 
 
 def known(driver: IntervalDriver, *sequences: str) -> None:
@@ -292,6 +292,6 @@ def test_a_sender_is_notified_at_once_of_an_earlier_commit() -> None:
     again = replace(made(2, *both, after=0), ids=PositionIds("u.1.j1", 0, [100, 101]))
     driver.handle(again)
     known(driver)
-    (answer,) = [one for one in driver.take(Acknowledge) if one.delivery is again]
-    assert (answer.outcome, list(answer.remaining)) == (ACKED, [1])
+    (answer,) = [one for one in driver.take(AnswerDelivery) if one.delivery is again]
+    assert (answer.outcome, list(answer.indexes)) == (ACKED, [1])
     assert driver.state.intake.records == 1

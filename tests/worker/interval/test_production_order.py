@@ -17,7 +17,7 @@ from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.interval.outbox.flows import INDEX_BITS, ProductionBatch
 from millwheel.worker.interval.outbox.outbox import Outbox
 from millwheel.worker.lookups import Admission
-from millwheel.worker.messages import Acknowledge, Delivery, DeliveryOrder, OwnerEffect
+from millwheel.worker.messages import AnswerDelivery, Delivery, DeliveryOrder, OwnerEffect
 
 ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 FULL = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
@@ -66,11 +66,11 @@ class Receiver:
 
     def decide(self, one: Delivery, admission: Admission, out: list[OwnerEffect]) -> None:
         if admission is Admission.REFUSED:
-            out.append(Acknowledge(one, FULL))
+            out.append(AnswerDelivery(one, FULL))
             return
         assert isinstance(one.ids, PositionIds)
         self.taken += [position for position in one.ids.positions if position not in self.taken]
-        out.append(Acknowledge(one, ACKED))
+        out.append(AnswerDelivery(one, ACKED))
 
     def arrive(self, one: Delivery) -> list[Any]:
         out: list[OwnerEffect] = []

@@ -17,8 +17,8 @@ from millwheel.worker.interval.outbox import outbox as outboxes
 from millwheel.worker.interval.outbox.flows import INDEX_BITS
 from millwheel.worker.interval.outbox.outbox import Outbox
 from millwheel.worker.messages import (
-    Acknowledge,
     Acknowledged,
+    AnswerDelivery,
     AppendEntry,
     Resend,
     SendDelivery,
@@ -44,9 +44,9 @@ def test_nothing_is_sent_or_acked_before_its_append_is_durable() -> None:
     driver = IntervalDriver(Echo())
     driver.deliver(("k", "x", 1))
     assert driver.take(SendDelivery) == []
-    assert driver.take(Acknowledge) == []
+    assert driver.take(AnswerDelivery) == []
     driver.commit()
-    assert len(driver.take(Acknowledge)) == 1
+    assert len(driver.take(AnswerDelivery)) == 1
     assert driver.sent() == [("x", 1)]
 
 
@@ -101,12 +101,12 @@ def test_what_copies_were_refused_of_is_sent_again_as_a_whole() -> None:
     driver.handle(Resend([token], {token: [1, 3]}))
     (second,) = driver.take(SendDelivery)
     assert second.delivery.timestamps == [1, 2, 3], "all that is not ACKed"
-    assert second.delivery.token != token, "what is said of one sending is not said of another"
+    assert second.delivery.token != token, "what is said of one attempt is not said of another"
     assert second.delivery.order is not None
-    assert second.delivery.order.after == token, "the receiver has taken the first sending"
+    assert second.delivery.order.after == token, "the receiver has taken the first attempt"
     driver.handle(Resend([token], {token: [1, 3]}))
     driver.handle(Acknowledged(token))
-    assert driver.take(SendDelivery) == [], "what is said of the first sending comes too late"
+    assert driver.take(SendDelivery) == [], "what is said of the first attempt comes too late"
     driver.handle(Acknowledged(second.delivery.token))
     assert (len(driver.state.outbox), driver.state.outbox.unacked.records, driver.state.outbox.unacked.bytes) == (
         0,
@@ -117,7 +117,7 @@ def test_what_copies_were_refused_of_is_sent_again_as_a_whole() -> None:
 
 @pytest.mark.guarantee("G15", section="4.1")
 def test_records_resent_after_a_refusal_have_their_own_numbers() -> None:
-    """A late answer to the first sending does not count as an answer to the second one."""
+    """A late answer to the first attempt does not count as an answer to the second one."""
     driver = IntervalDriver(Echo())
     for number in range(3):
         driver.deliver(("k", f"record {number}", number))
@@ -131,7 +131,7 @@ def test_records_resent_after_a_refusal_have_their_own_numbers() -> None:
     assert again.delivery.order is not None
     assert again.delivery.order.after == before[0]
     driver.handle(Resend([before[1], before[2]], full={before[1]}))
-    assert driver.take(SendDelivery) == [], "it is about sendings that are over"
+    assert driver.take(SendDelivery) == [], "it is about attempts that are over"
     driver.handle(Acknowledged(again.delivery.token))
     (last,) = driver.take(SendDelivery)
     assert (last.delivery.timestamps, last.delivery.token in before) == ([2], False)
@@ -149,7 +149,7 @@ def test_a_commit_waits_for_a_weak_batch_that_is_sent_again() -> None:
     assert driver.take(AppendEntry) == []
     driver.handle(Acknowledged(second.delivery.token))
     driver.commit()
-    assert len(driver.take(Acknowledge)) == 1
+    assert len(driver.take(AnswerDelivery)) == 1
 
 
 @pytest.mark.guarantee("G1")
@@ -229,10 +229,10 @@ def test_weak_productions_are_sent_first_and_acked_later() -> None:
     driver.deliver(("k", "x", 1))
     (send,) = driver.take(SendDelivery)
     assert driver.take(AppendEntry) == []
-    assert driver.take(Acknowledge) == []
+    assert driver.take(AnswerDelivery) == []
     driver.handle(Acknowledged(send.delivery.token))
     driver.commit()
-    assert len(driver.take(Acknowledge)) == 1
+    assert len(driver.take(AnswerDelivery)) == 1
     assert IntervalDriver(Echo(), strong=False, entries=driver.entries).take(SendDelivery) == [], (
         "it was ACKed: nothing is stored"
     )

@@ -21,7 +21,7 @@ from millwheel.worker.interval.commits.sealing import Sealed, Sealer
 from millwheel.worker.interval.entry import IntervalEntry, ProductionRow, ProductionRun, decode_entry, encode
 from millwheel.worker.interval.hooks.runner import HookBatch
 from millwheel.worker.interval.outbox import outbox as outboxes
-from millwheel.worker.interval.outbox.dividing import parts_of, places_by_journal
+from millwheel.worker.interval.outbox.batch_division import parts_of, places_by_journal
 from millwheel.worker.interval.outbox.flows import ProductionBatch
 from millwheel.worker.interval.outbox.outbox import Outbox
 from millwheel.worker.messages import Acknowledged, Delivery, SendDelivery

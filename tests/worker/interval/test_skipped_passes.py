@@ -80,7 +80,7 @@ def test_a_watermark_brings_on_what_waits_for_it(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_a_pass_skipped_with_work_is_a_broken_invariant(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = CASES[case]()
-    monkeypatch.setattr(IntervalPump, "rests", lambda self: True)
+    monkeypatch.setattr(IntervalPump, "is_at_rest", lambda self: True)
     driver.now += LATER
     with pytest.raises(InvariantError, match="G8"):
         driver.watermark(1_000)

@@ -9,7 +9,7 @@ import pytest
 from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.dedup import DeliveryIds, OpaqueIds, PositionIds, Sender
-from millwheel.worker.messages import Acknowledge, CatalogChanged, GroupWatermarks
+from millwheel.worker.messages import AnswerDelivery, CatalogChanged, GroupWatermarks
 from tests.worker.interval.driver import INJECTOR, IntervalDriver
 from tests.worker.interval.test_ids import Seen, deliver, id_of
 
@@ -31,7 +31,7 @@ def begins(driver: IntervalDriver, lives: dict[str, int]) -> None:
 def answers(driver: IntervalDriver, ids: DeliveryIds, by: Sender, what: str = "x") -> list[DeliveryOutcome.ValueType]:
     deliver(driver, ids, [what], 100, by)
     driver.commit_all()
-    return [answer.outcome for answer in driver.take(Acknowledge)]
+    return [answer.outcome for answer in driver.take(AnswerDelivery)]
 
 
 def former(ids: DeliveryIds) -> IntervalDriver:
@@ -92,7 +92,7 @@ def test_records_in_progress_leave_no_ids_to_the_new_life(ids: DeliveryIds, seal
     deliver(driver, ids, ["x"], 100, sender(2))
     begins(driver, PRESENT)
     driver.commit_all()
-    assert [answer.outcome for answer in driver.take(Acknowledge)] == [ACKED] * (1 if sealed else 2)
+    assert [answer.outcome for answer in driver.take(AnswerDelivery)] == [ACKED] * (1 if sealed else 2)
     restarted = IntervalDriver(
         Seen(), entries=[*driver.entries], early=[CatalogChanged(frozenset({INJECTOR}), lives=PRESENT)]
     )

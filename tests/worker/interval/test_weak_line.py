@@ -9,8 +9,8 @@ from millwheel.model.limits import MAX_ENTRY_BYTES
 from millwheel.model.time import Timestamp
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.messages import (
-    Acknowledge,
     Acknowledged,
+    AnswerDelivery,
     AppendEntry,
     Deposed,
     FlushStates,
@@ -108,17 +108,17 @@ def test_appends_follow_the_commits_and_wait_for_their_own_acks() -> None:
     driver.handle(Acknowledged(first))
     (fourth,) = lined_up(driver, "d")
     driver.commit()
-    assert len(driver.take(Acknowledge)) == 1
+    assert len(driver.take(AnswerDelivery)) == 1
     (fifth,) = lined_up(driver, "e")
     driver.handle(Acknowledged(fourth))
     assert driver.take(AppendEntry) == [], "the third is not ACKed"
     driver.handle(Acknowledged(third))
     driver.commit()
-    assert len(driver.take(Acknowledge)) == 3, "the second, the third and the fourth are one commit"
+    assert len(driver.take(AnswerDelivery)) == 3, "the second, the third and the fourth are one commit"
     assert driver.take(AppendEntry) == [], "the fifth is not ACKed"
     driver.handle(Acknowledged(fifth))
     driver.commit()
-    assert len(driver.take(Acknowledge)) == 1
+    assert len(driver.take(AnswerDelivery)) == 1
     successor = IntervalDriver(Counting(), strong=False, entries=driver.entries)
     assert successor.take(SendDelivery) == []
     assert successor.state.counts.records == 5
@@ -190,7 +190,7 @@ def test_what_does_not_fit_the_open_commit_runs_once() -> None:
             driver.handle(Acknowledged(token))
         driver.commit_all()
         tokens = [send.delivery.token for send in driver.take(SendDelivery)]
-    assert len(driver.take(Acknowledge)) == 3
+    assert len(driver.take(AnswerDelivery)) == 3
     assert swelling.runs == 5
     assert max(map(len, driver.entries)) <= MAX_ENTRY_BYTES
     assert {key: len(cell.encoded) >> 20 for key, cell in driver.state.cells.items() if key < b"x"} == {
@@ -318,7 +318,7 @@ def test_what_keeps_nothing_is_never_appended() -> None:
         (send,) = driver.take(SendDelivery)
         driver.handle(Acknowledged(send.delivery.token))
     assert driver.take(AppendEntry) == []
-    assert len(driver.take(Acknowledge)) == 6
+    assert len(driver.take(AnswerDelivery)) == 6
 
 
 @pytest.mark.guarantee("G10", section="6.1.3")
@@ -335,7 +335,7 @@ def test_all_that_is_queued_is_sent_again_with_the_same_ids() -> None:
     for token in again:
         driver.handle(Acknowledged(token))
     assert driver.commit_all() == 2
-    assert len(driver.take(Acknowledge)) == 2
+    assert len(driver.take(AnswerDelivery)) == 2
     assert driver.state.journal.sealed == driver.state.committed == 2
 
 

@@ -78,7 +78,7 @@ class LogDriver(SingleCoreDriver[LogEvent, LogEffect]):
         self.groups = groups
         self.stream = stream
         self.sequencer = 0
-        self.answers: list[m.Acknowledge] = []
+        self.answers: list[m.AnswerDelivery] = []
         self.replies: list[log.CursorsAnswer] = []
         self.letter_answers: list[log.LettersAnswer] = []
         self.reports: list[m.Report] = []
@@ -154,7 +154,7 @@ class LogDriver(SingleCoreDriver[LogEvent, LogEffect]):
     def acked(self, delivery: m.Delivery) -> bool:
         """Whether the whole delivery was ACKed."""
         answers = (one for one in self.answers if one.delivery is delivery)
-        return any(one.outcome == ACKED and not list(one.remaining) for one in answers)
+        return any(one.outcome == ACKED and not list(one.indexes) for one in answers)
 
     @property
     def stored(self) -> Any:
@@ -175,7 +175,7 @@ class LogDriver(SingleCoreDriver[LogEvent, LogEffect]):
                 self.replies.append(effect)
             case log.LettersAnswer():
                 self.letter_answers.append(effect)
-            case m.Acknowledge():
+            case m.AnswerDelivery():
                 self.answers.append(effect)
             case m.Report():
                 self.reports.append(effect)

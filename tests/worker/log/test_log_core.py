@@ -107,7 +107,7 @@ def test_a_copy_of_a_record_in_flight_is_refused_till_it_commits() -> None:
     ids = PositionIds("s", 0, [1])
     driver.deliver([b"a"], ids=ids)
     copy = driver.deliver([b"a"], ids=ids)
-    assert [(one.outcome, list(one.remaining)) for one in driver.answers] == [(FULL, [0])]
+    assert [(one.outcome, list(one.indexes)) for one in driver.answers] == [(FULL, [0])]
     driver.run()
     assert not driver.acked(copy)
     last = driver.deliver([b"a"], ids=ids)
@@ -260,7 +260,7 @@ def test_what_a_full_log_refuses_is_fresh_when_sent_again() -> None:
     values, times = [b"holds", b"ahead"], [watermark, driver.now + 1]
     first = driver.deliver(values, times, ids)
     driver.run()
-    assert [(one.outcome, list(one.remaining)) for one in driver.answers if one.delivery is first] == [
+    assert [(one.outcome, list(one.indexes)) for one in driver.answers if one.delivery is first] == [
         (FULL, [1]),
         (ACKED, [1]),
     ]

@@ -269,7 +269,7 @@ class LogMachine(RuleBasedStateMachine):
             one, numbers = owners[id(answer.delivery)]
             if answer.outcome != ACKED:
                 continue
-            left = set(answer.remaining)
+            left = set(answer.indexes)
             for index, number in enumerate(numbers):
                 if index not in left:
                     assert answer.delivery.values[index] in self.places, "ACKed and not in the log"

@@ -214,7 +214,7 @@ def test_a_segment_collected_while_it_is_read_costs_a_repetition() -> None:
     driver.handle(GroupWatermarks({"injector/windows": 500}))
     send(driver, 10, 20, 600)
     driver.handle(PartsMissing(read.parts, "part", "the value is missing"))
-    answers = [(one.outcome, list(one.remaining)) for one in driver.answers if one.delivery is copy]
+    answers = [(one.outcome, list(one.indexes)) for one in driver.answers if one.delivery is copy]
     assert answers == [(FULL, [0])]
 
 

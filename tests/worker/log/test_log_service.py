@@ -21,6 +21,7 @@ from millwheel.client.subscription.cursors import CursorStatus, delete_cursor, l
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.channel import open_channel
+from millwheel.rpc.clock import steady_now
 from millwheel.rpc.errors import answering
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.server import bind, create_server
@@ -36,7 +37,6 @@ from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.log import LogConfig, LogCore, LogSettings
 from millwheel.worker.log.sessions import SubscriberSession
 from millwheel.worker.messages import AcceptSequencer, Delivery, GroupWatermarks
-from millwheel.worker.process.events import steady_now
 from millwheel.worker.process.host import CoreHost
 from millwheel.worker.process.log_service import LogService
 from millwheel.worker.process.run_queue import RunQueue
@@ -64,8 +64,8 @@ class _Answers:
     def __init__(self) -> None:
         self.acked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def reply(self, token: int, outcome: DeliveryOutcome.ValueType, remaining: Sequence[int], message: str) -> None:
-        if outcome == DeliveryOutcome.DELIVERY_OUTCOME_ACKED and not remaining and not self.acked.done():
+    def reply(self, token: int, outcome: DeliveryOutcome.ValueType, indexes: Sequence[int], message: str) -> None:
+        if outcome == DeliveryOutcome.DELIVERY_OUTCOME_ACKED and not indexes and not self.acked.done():
             self.acked.set_result(None)
 
 

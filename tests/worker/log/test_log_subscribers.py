@@ -357,7 +357,7 @@ def test_over_the_cap_intake_is_refused_with_the_slowest_named() -> None:
     driver.run()
     refused = driver.deliver([b"ahead", b"held"], [20, 10])
     full = driver.answers[-1]
-    assert (full.delivery is refused, full.outcome, list(full.remaining)) == (True, FULL, [0])
+    assert (full.delivery is refused, full.outcome, list(full.indexes)) == (True, FULL, [0])
     assert "'slow', at offset 0" in full.message
     assert "cursors delete windows slow" in full.message
     driver.run()

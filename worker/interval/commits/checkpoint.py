@@ -15,7 +15,7 @@ from millwheel.store.contract import StateRow
 from millwheel.worker.interval.cache.cells import KeyCell
 from millwheel.worker.interval.cache.flush_times import FlushTimes
 from millwheel.worker.interval.commits.base_parts import write_base
-from millwheel.worker.interval.commits.parents import Needs, ParentNeeds
+from millwheel.worker.interval.commits.parents import ParentDependency, ParentNeed
 from millwheel.worker.interval.commits.spilling import Spilling
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import FlushStates, IntervalEffect, ReleasePrepared, WriteParts
@@ -136,7 +136,7 @@ class Checkpointer:
         self._journal = state.journal
         self.spilling = Spilling(state)
         self.rows = StateRows(state)
-        self.parents = ParentNeeds(state)
+        self.parents = ParentDependency(state)
         self._requests: list[Any] = []
         """Requests that wait for a short journal."""
         self._rounds = 0
@@ -148,9 +148,9 @@ class Checkpointer:
 
     def _requested(self) -> None:
         """The requests, or what is needed of the parents, have changed."""
-        needs = self.parents.needs
-        self.pressing = bool(self._requests) or needs is not Needs.NOTHING
-        self.releasing = bool(self._requests) and needs is Needs.DATA
+        need = self.parents.need
+        self.pressing = bool(self._requests) or need is not ParentNeed.NOTHING
+        self.releasing = bool(self._requests) and need is ParentNeed.DATA
 
     def after_commit(self, now: int) -> list[IntervalEffect]:
         """Capture what is due, after a commit is acknowledged and while none is in flight."""
@@ -200,7 +200,7 @@ class Checkpointer:
         self.parents.recovered()
         self._requested()
         # The parents' rows are behind too, and are older than the truncation point.
-        self.rows.recovered(now, -1 if self.parents.needs is Needs.DATA else self._journal.truncation_point)
+        self.rows.recovered(now, -1 if self.parents.need is ParentNeed.DATA else self._journal.truncation_point)
 
     # Releasing the interval.
 
@@ -227,7 +227,9 @@ class Checkpointer:
         return out
 
     def _base_pressing(self) -> bool:
-        if self.parents.needs is Needs.DATA or (self.parents.needs is Needs.SEQUENCES and not self._outbox.inherited):
+        if self.parents.need is ParentNeed.DATA or (
+            self.parents.need is ParentNeed.SEQUENCES and not self._outbox.inherited
+        ):
             return True
         if self._requests and self._rounds:
             self._rounds -= 1
@@ -239,7 +241,7 @@ class Checkpointer:
             return []
         journal = self._journal
         short = journal.above <= _SHORT_ENTRIES and journal.bytes <= _SHORT_BYTES
-        short = short and self.parents.needs is not Needs.DATA
+        short = short and self.parents.need is not ParentNeed.DATA
         if not short and (self._rounds or not journal.base_at_rest):
             return []
         requests, self._requests = self._requests, []

@@ -9,7 +9,7 @@ soft state is captured only while nothing is queued or in flight.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
@@ -26,8 +26,8 @@ from millwheel.worker.interval.outbox.flows import INDEX_BITS, ProductionBatch
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import (
-    Acknowledge,
     Acknowledged,
+    AnswerDelivery,
     Appended,
     Delivery,
     DeliveryOrder,
@@ -82,11 +82,7 @@ class CommitPipeline:
         self._weak = not self.strong
         self._in_flight: Sealed | None = None
         """The commit whose append is in flight, or whose entry's parts are being written before the append."""
-        self._waiting = WeakCommits(state, runner, self._sealer, checkpoints)
-        self.weak_queue: Collection[object] = self._waiting.queue
-        """The weak commits that wait for their productions' ACKs, or for their deadline."""
-        self.acks: Collection[object] = self._waiting.acked
-        """ACKs of stored weak productions that no commit has journaled."""
+        self.weak_commits = WeakCommits(state, runner, self._sealer, checkpoints)
         self.open_commit_full = False
         """Whether the open commit has no room for the current batch. The batch waits until the queue moves."""
         self._measures = self._setup.meter.measures
@@ -99,7 +95,7 @@ class CommitPipeline:
 
     def try_commit(self, out: list[IntervalEffect]) -> bool:
         """Seal the batch and start its commit, if possible. Returns whether the next batch may run at once."""
-        checkpoints, waiting, batch = self.checkpoints, self._waiting, self._runner.batch
+        checkpoints, waiting, batch = self.checkpoints, self.weak_commits, self._runner.batch
         none_before = self._in_flight is None and not waiting.queue
         blocked = not none_before and (not self._weak or self.open_commit_full or not waiting.may_join(self._in_flight))
         if blocked or self._journal.frozen:
@@ -118,7 +114,7 @@ class CommitPipeline:
                 self._journal.counts.duplicates += self._ids.duplicates
                 self._ids.duplicates = 0
                 return False
-        if not self._weak or batch.fired or batch.dead:
+        if not self._weak or batch.fired or batch.given_up:
             out.extend(self._append(self._sealer.seal(self._runner.take_batch(), changed, stored_first=True)))
             return True
         self.open_commit_full = not waiting.join(self._in_flight, changed)
@@ -132,9 +128,9 @@ class CommitPipeline:
         assert sealed.entry is not None
         entry = sealed.entry
         if self._weak:
-            entry = self._waiting.complete(sealed)
+            entry = self.weak_commits.complete(sealed)
             kept = entry.productions or entry.acked or entry.acked_inherited
-            if self._waiting.keeps_nothing(sealed) and not kept and not self.checkpoints.wants_append:
+            if self.weak_commits.keeps_nothing(sealed) and not kept and not self.checkpoints.wants_append:
                 assert sealed.commit == self._journal.sealed, "nothing is sealed behind a commit that keeps nothing"
                 self._journal.sealed -= 1
                 return self._done(sealed)
@@ -169,7 +165,7 @@ class CommitPipeline:
         # Sealed id segments hold committed ids only, so queued commits do not matter.
         if full := self._ids.dedup.seal():
             out.extend(self._segments.write(full))
-        if not self._waiting.queue and self._checkpoint_due():
+        if not self.weak_commits.queue and self._checkpoint_due():
             out.extend(self.checkpoints.after_commit(self._clocks.elapsed))
         return out
 
@@ -192,7 +188,7 @@ class CommitPipeline:
         for receipt, indexes in sealed.consumed:
             latency.add((now - receipt.since) / 1e6, len(indexes))
             if settle(receipt, indexes):
-                out.append(Acknowledge(receipt.delivery, DeliveryOutcome.DELIVERY_OUTCOME_ACKED, receipt.excluded))
+                out.append(AnswerDelivery(receipt.delivery, DeliveryOutcome.DELIVERY_OUTCOME_ACKED, receipt.excluded))
         return out
 
     def report_progress(self, out: list[IntervalEffect]) -> bool:
@@ -200,10 +196,10 @@ class CommitPipeline:
 
         They may be set aside when the others are committed, or later.
         """
-        narrowed = self._intake.narrowed()
+        narrowed = self._intake.to_report()
         for receipt in narrowed:
             remaining = sorted({*receipt.blocked, *receipt.excluded})
-            out.append(Acknowledge(receipt.delivery, DeliveryOutcome.DELIVERY_OUTCOME_ACKED, remaining))
+            out.append(AnswerDelivery(receipt.delivery, DeliveryOutcome.DELIVERY_OUTCOME_ACKED, remaining))
         return bool(narrowed)
 
     # Sending.
@@ -265,7 +261,7 @@ class CommitPipeline:
         if outbound is None:
             return []
         if outbound.opaque and outbound.awaited is None:
-            self._waiting.acknowledged(outbound, event.remaining)
+            self.weak_commits.acknowledged(outbound, event.remaining)
         acked = outbound.count() - len(event.remaining)
         self._outbox.acknowledged(event.token, event.remaining)
         if acked > 0:
@@ -294,7 +290,7 @@ class CommitPipeline:
         """The holds of the commits that are not in the journal yet, and of ACKs that no commit has taken."""
         if self._in_flight is not None and self._in_flight.hold is not None:
             yield self._in_flight.hold
-        yield from self._waiting.holds()
+        yield from self.weak_commits.holds()
 
     # Time.
 
@@ -304,8 +300,8 @@ class CommitPipeline:
             return self._clocks.elapsed
         if self._append_blocked():
             return None
-        if self._waiting.queue:
-            return self._waiting.queue[0][1]
+        if self.weak_commits.queue:
+            return self.weak_commits.queue[0][1]
         rows, cells, now = self.checkpoints.rows, self._cells, self._clocks.elapsed
         if rows.flush is not None or not cells.dirty_count:
             return None
@@ -332,7 +328,7 @@ class CommitPipeline:
 
     def on_tick(self, event: Tick) -> list[IntervalEffect]:
         """Time has passed: flush rows if nothing is in flight."""
-        if self._in_flight is not None or self._waiting.queue:
+        if self._in_flight is not None or self.weak_commits.queue:
             return []
         return self.checkpoints.flush_if_due(self._clocks.elapsed)
 
@@ -344,8 +340,8 @@ class CommitPipeline:
             as the input watermark, must continue now. No other event may come to trigger that (G8).
         """
         over = False
-        while self._waiting.queue and not self._append_blocked():
-            if (sealed := self._waiting.pop()) is None:
+        while self.weak_commits.queue and not self._append_blocked():
+            if (sealed := self.weak_commits.pop()) is None:
                 break
             out.extend(self._append(sealed))
             over = over or not self._append_blocked()

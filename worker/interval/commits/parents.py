@@ -15,13 +15,13 @@ from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import CopyParts, IntervalEffect
 
-__all__ = ["Needs", "ParentNeeds"]
+__all__ = ["ParentDependency", "ParentNeed"]
 
 _FIRST_COPY_NUMBER: Final = 1 << 41
 """PartsWritten numbers of copies start here, to be distinct from those of checkpoints and id segments."""
 
 
-class Needs(Enum):
+class ParentNeed(Enum):
     """What the child of a split or merge still needs of its parents, by its committed head."""
 
     DATA = "their base and entries"
@@ -29,29 +29,29 @@ class Needs(Enum):
     NOTHING = "nothing"
 
 
-class ParentNeeds:
+class ParentDependency:
     """What one interval needs of its parents. It needs nothing if it has none."""
 
     def __init__(self, state: IntervalState) -> None:
         self._setup: IntervalSetup = state
         self._journal = state.journal
-        self.needs = Needs.NOTHING
+        self.need = ParentNeed.NOTHING
         self._copies: dict[int, dict[str, tuple[PartId, ...]]] = {}
         """Id segments that are being copied from parents' journals into this one."""
 
     def recovered(self) -> None:
         """The head has been read. Derive the needs from the committed head, because a successor finds that head."""
         if not self._setup.config.parents:
-            self.needs = Needs.NOTHING
+            self.need = ParentNeed.NOTHING
         elif not self._journal.parts:
-            self.needs = Needs.DATA
+            self.need = ParentNeed.DATA
         else:
             kinds = {part.name.partition("/")[0] for part in self._journal.parts}
-            self.needs = Needs.SEQUENCES if INHERITED_PART in kinds else Needs.NOTHING
+            self.need = ParentNeed.SEQUENCES if INHERITED_PART in kinds else ParentNeed.NOTHING
 
     def base_named(self) -> None:
         """The head names another base."""
-        if self.needs is not Needs.NOTHING:
+        if self.need is not ParentNeed.NOTHING:
             self.recovered()
 
     def copy_segments(self) -> list[IntervalEffect]:

@@ -14,14 +14,14 @@ from millwheel.worker.dedup import BatchIds, PositionIds
 __all__ = ["deterministic_id"]
 
 
-def deterministic_id(incarnation: IncarnationId, key: bytes, cause: Any, stream: str, ordinal: int) -> bytes:
+def deterministic_id(incarnation: IncarnationId, key: bytes, cause_id: Any, stream: str, ordinal: int) -> bytes:
     """The id of production number ``ordinal`` of a hook of ``key``.
 
-    ``cause`` identifies what the hook ran for. For a record it is (ids of a delivery, index). For a timer it is the
+    ``cause_id`` identifies what the hook ran for. For a record it is (ids of a delivery, index). For a timer it is the
     position at which its setting was committed. Commit numbers of a key grow across all owners, splits and merges. So
     the position and the key identify one setting, whichever journal holds it.
     """
-    source = _record_name(*cause) if isinstance(cause, tuple) else b"timer/%d/%s" % (cause, key)
+    source = _record_name(*cause_id) if isinstance(cause_id, tuple) else b"timer/%d/%s" % (cause_id, key)
     text = b"\0".join((incarnation.encode(), b"%d" % len(source), source, stream.encode(), b"%d" % ordinal))
     return hashlib.blake2b(text, digest_size=16).digest()
 

@@ -233,7 +233,7 @@ class Sealer:
             productions,
             [],
             [],
-            (records, duplicates, late, len(batch.dead), dropped),
+            (records, duplicates, late, len(batch.given_up), dropped),
             [],
             panes,
             runs,
@@ -280,13 +280,13 @@ class Sealer:
                 position = after
                 continue
             key, produced = each
-            ordinal, origin = 0, None
+            ordinal, cause_id = 0, None
             for one in produced:
                 opaque = b""
                 if weak:
-                    ordinal = ordinal + 1 if one.origin is origin else 0
-                    origin = one.origin
-                    opaque = deterministic_id(incarnation, key, origin, one.stream, ordinal)
+                    ordinal = ordinal + 1 if one.cause_id is cause_id else 0
+                    cause_id = one.cause_id
+                    opaque = deterministic_id(incarnation, key, cause_id, one.stream, ordinal)
                 append((position, key, one.stream, one.value, one.timestamp, one.targets, opaque))
                 position += 1
         return rows

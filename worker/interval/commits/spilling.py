@@ -134,14 +134,14 @@ class Spilling:
         holds: list[int] = []
         for row in rows:
             setting = table.get(row[0], row[2])
-            if setting is None or setting.origin != row[6]:
+            if setting is None or setting.set_at_position != row[6]:
                 changed.append(row)
             elif (hold := table.spill(row[0], row[2])) is not None:
                 holds.append(hold)
         part.hold = min(holds, default=None)
         self._timers.spilled.add(part)
-        for key, _, tag, _, _, _, origin in changed:
-            self._timers.spilled.void(key, part.domain, tag, origin + 1)
+        for key, _, tag, _, _, _, set_at_position in changed:
+            self._timers.spilled.void(key, part.domain, tag, set_at_position + 1)
 
     # Loading.
 
@@ -151,7 +151,7 @@ class Spilling:
             where = f"journal {self._setup.config.journal}, base part {part.name}"
             self._reading[part] = decode_part(blob, list[TimerRow], where)
 
-    def missing(self, event: PartsMissing) -> NoReturn:
+    def raise_missing(self, event: PartsMissing) -> NoReturn:
         """Raise CorruptValueError: a part is missing or damaged, so its timers are lost."""
         raise CorruptValueError(event.where, event.why)
 

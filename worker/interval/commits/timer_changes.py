@@ -52,8 +52,8 @@ class TimerChanges:
         Args:
             key: The key.
             settings: By domain and tag. None cancels a timer.
-            commit: The origin of timers at the begin of the commit.
-            first: The origin of the batch's first timer. The next one has the next origin.
+            commit: The position of the commit's begin.
+            first: The position of the batch's first timer. The next one has the next position.
             ending: The hold of the commit.
             rows: Takes the timers that are set.
             cleared: Takes the names of those that are cancelled.
@@ -76,14 +76,14 @@ class TimerChanges:
             if previous is not None and not processing and previous.at == at and previous.hold == hold:
                 # The timer is unchanged, as when each record of a window sets it. Nothing is journaled.
                 continue
-            origin = first + len(rows)
+            set_at_position = first + len(rows)
             cause = setting.cause
-            table.set(key, tag, TimerSetting(at, hold, cause, origin), ending)
+            table.set(key, tag, TimerSetting(at, hold, cause, set_at_position), ending)
             if not processing:
                 self._timers.note_due(key, at)
             if previous is None and spilled.parts:
-                spilled.void(key, domain, tag, origin)
-            rows.append((key, processing, tag, at, hold, cause, origin))
+                spilled.void(key, domain, tag, set_at_position)
+            rows.append((key, processing, tag, at, hold, cause, set_at_position))
 
     def apply_hold(self, key: bytes, stated: tuple[int, int] | None, ending: Hold) -> int | None:
         """Set or end (None) the key's stated hold: a timestamp, and that of its cause. Returns the hold."""

@@ -63,7 +63,7 @@ class WeakCommits:
     def may_join(self, in_flight: Sealed | None) -> bool:
         """Whether a batch may be sealed behind other commits, so that its weak productions are sent."""
         batch, queue = self._runner.batch, self.queue
-        if not self._setup.scope.produced_bytes or batch.fired or batch.dead or batch.moved:
+        if not self._setup.scope.produced_bytes or batch.fired or batch.given_up or batch.moved:
             return False
         if self._outbox.has_uncommitted:
             return False  # earlier productions are sent first (G15)

@@ -220,7 +220,7 @@ class BatchRunner:
             context._stamp = context._earliest = context._cause = stamp
             if holds and (held := holds.get(key, stamp)) < stamp:
                 context._earliest = held
-            context._origin = row
+            context._cause_id = row
             return context
 
         return aim

@@ -154,7 +154,7 @@ class BlockedKeys:
         """Drop the effects of the key's hooks in this batch."""
         batch = self.runner.batch
         context = batch.contexts.pop(key, None)
-        batch.dead.discard(key)
+        batch.given_up.discard(key)
         if context is not None:
             context._cell.value = UNSET
             self._setup.scope.produced_bytes -= context._produced
@@ -209,9 +209,9 @@ class BlockedKeys:
         is_cached = key in self._cells
         context = self.runner.open(key) if is_cached else self.runner.open_apart(key)
         assert context is not None, "a key whose hook has run is in the cache"
-        context._origin = letter.origin
+        context._cause_id = letter.cause_id
         context._add(letter)
-        self.runner.batch.dead.add(key)
+        self.runner.batch.given_up.add(key)
         if (window := self.firing.panes.of_timer(key, item)) is not None:
             self.firing.take_over(key, window.timer)
             self.firing.panes.give_up(window, key)
@@ -280,7 +280,7 @@ class BlockedKeys:
         batch = self.runner.batch
         while (blocked := self._blocked.keys.get(key)) is not None and not self.runner.full():
             left, due = blocked.together, self.firing.next_due(key)
-            if not (left and key in batch.contexts and key not in batch.dead and (due or blocked.items)):
+            if not (left and key in batch.contexts and key not in batch.given_up and (due or blocked.items)):
                 return
             if due is not None and not self.firing.may_fire(key, due):
                 return

@@ -177,21 +177,21 @@ class Failures:
         Raises:
             UnkeyedLetterError: A consumer of the dead letters has no key for it.
         """
-        origin: Any
+        cause_id: Any
         replay_of: int | None = None
         if isinstance(item, RecordItem):
             receipt, index = item
             delivery = receipt.delivery
             stream = self._setup.program.input_names[delivery.stream]
             stamp, value, tag = delivery.timestamps[index], delivery.values[index], ""
-            origin = (delivery.ids, index)
+            cause_id = (delivery.ids, index)
             if isinstance(delivery.ids, BatchIds):
                 replay_of = replayed_offset(delivery.ids.query, delivery.ids.ids[index])
         else:
             stream, value, tag = "", b"", item[2]
             stamp = item[0] if item[1] is TimeDomain.EVENT_TIME else self._clocks.watermark_of(key)
             setting = self._timers.tables[item[1]].get(key, item[2])
-            origin = setting.origin if setting else 0
+            cause_id = setting.set_at_position if setting else 0
         letter = DeadLetter(
             self._setup.program.name,
             self._shown_key(key, item),
@@ -214,7 +214,7 @@ class Failures:
             targets = binding.route(letter)
         except HOOK_ERRORS as refused:
             raise UnkeyedLetterError(refused) from refused
-        return Production(binding.stream, encoded, stamp, targets, origin)
+        return Production(binding.stream, encoded, stamp, targets, cause_id)
 
     def _shown_key(self, key: bytes, item: Item) -> str:
         """The key in a dead letter: the user's, also where the step of the library has keys of its own."""

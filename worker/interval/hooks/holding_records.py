@@ -17,27 +17,27 @@ def next_holding(intake: IntervalIntake, watermark: int, feedback: Collection[st
     something stays over its limit, every event asks.
     """
     queue = intake.queue
-    chunk: QueuedRecords | None = None
+    queued: QueuedRecords | None = None
     if intake.pending.min() <= watermark:
         least = min(queue, key=lambda one: one.receipt.held)
-        chunk = least if least.receipt.held <= watermark else None
-    if chunk is None and feedback:
-        chunk = next((one for one in queue if one.receipt.delivery.stream in feedback), None)
-    if chunk is None or chunk.receipt.delivery.order is None:
-        return chunk
-    bring_forward(intake, chunk)
+        queued = least if least.receipt.held <= watermark else None
+    if queued is None and feedback:
+        queued = next((one for one in queue if one.receipt.delivery.stream in feedback), None)
+    if queued is None or queued.receipt.delivery.order is None:
+        return queued
+    bring_forward(intake, queued)
     return queue[0]
 
 
-def bring_forward(intake: IntervalIntake, chunk: QueuedRecords) -> None:
+def bring_forward(intake: IntervalIntake, queued: QueuedRecords) -> None:
     """Move queued records to the front, after earlier records of the same sending computation and keys (G15)."""
-    delivery = chunk.receipt.delivery
-    keys = {delivery.keys[index] for index in chunk.indexes[chunk.cursor :]}
+    delivery = queued.receipt.delivery
+    keys = {delivery.keys[index] for index in queued.indexes[queued.cursor :]}
     before: list[QueuedRecords] = []
     rest: deque[QueuedRecords] = deque()
     found = False
     for one in intake.queue:
-        if one is chunk:
+        if one is queued:
             found = True
             continue
         other = one.receipt.delivery
@@ -53,4 +53,4 @@ def bring_forward(intake: IntervalIntake, chunk: QueuedRecords) -> None:
                 one.indexes, one.cursor = [index for index in left if other.keys[index] not in keys], 0
             rest.append(one)
     intake.queue.clear()
-    intake.queue.extend([*before, chunk, *rest])
+    intake.queue.extend([*before, queued, *rest])

@@ -45,7 +45,7 @@ _FAR: Final = 1 << 60
 integers. All records of such a window are, so that its panes have one place."""
 _FEW_WINDOWS: Final = 8
 """Records of so many windows are compared with the bounds of each."""
-_MOST_REACH: Final = float(1 << 62)
+_MAX_REACH: Final = float(1 << 62)
 """Integers of a pane that may be beyond it are left to hooks. Half of the machine's range is a margin for rounding."""
 
 
@@ -217,7 +217,7 @@ class PaneGate:
             places: Any = np.flatnonzero(found.starts == start) if len(starts) > 1 else slice(None)
             reach = 0.0 if window is None else window.known_reach(fold)
             growth = float(steps[places].sum())
-            if reach + growth <= _MOST_REACH:
+            if reach + growth <= _MAX_REACH:
                 continue
             # These are sums over all panes. No single one may be near the limit.
             own = [keys[indexes[place]] for place in found.places[places].tolist()]
@@ -225,7 +225,7 @@ class PaneGate:
             if window is not None:
                 window.reach = None
                 reach = window.known_reach(fold)
-            if reach + growth > _MOST_REACH:
+            if reach + growth > _MAX_REACH:
                 found.moving.update(dict.fromkeys(own))
 
 

@@ -56,7 +56,19 @@ class HookBatch:
     """
 
     __slots__ = (
-        *("added", "changed", "consumed", "contexts", "dead", "fired", "hold", "moved", "records", "results", "size"),
+        *(
+            "added",
+            "changed",
+            "consumed",
+            "contexts",
+            "given_up",
+            "fired",
+            "hold",
+            "moved",
+            "records",
+            "results",
+            "size",
+        ),
     )
 
     def __init__(self) -> None:
@@ -74,7 +86,7 @@ class HookBatch:
         self.fired: dict[bytes, list[TimerItem]] = {}
         self.records = 0
         self.size = 0
-        self.dead: set[bytes] = set()
+        self.given_up: set[bytes] = set()
         """Keys with a record or timer that was given up. There is at most one for each key, because it runs alone."""
 
     def __bool__(self) -> bool:
@@ -139,7 +151,7 @@ class Runner:
         self.batch = HookBatch()
         self._limit = state.settings.batch_records
         """How many records and timers may run in the batch. Slow hooks lower it."""
-        self.number = 1
+        self.batch_number = 1
         """The number of the batch. The cache records it as the last use of a cell."""
         self.async_running = 0
         """Asynchronous hooks that run now."""
@@ -150,11 +162,11 @@ class Runner:
         """The input streams of which a call gets many records."""
         self.call_time = CallTime((BatchComputation if batches is None else batches.computation).call_seconds)
         self.trial = CallTrial()
-        self._ends = inf
+        self._out_of_time_at = inf
         """When this step runs no more records by many. At least one call comes before."""
         self.undone = False
         """Whether a call for several records has failed. Undone timers fire before anything of the queue runs."""
-        self.to_read: list[bytes] = []
+        self.rows_to_read: list[bytes] = []
         """Keys whose rows must be read before they can run."""
         self.run_records: RunRecords = self.run_hooks
         """Runs records of one delivery. It is ``PaneAdder.run_records`` where windows are kept by columns, and
@@ -179,12 +191,12 @@ class Runner:
 
     def out_of_time(self) -> bool:
         """Whether calls for many records have taken the time of a batch in this step (G8)."""
-        return self._setup.meter.clock() > self._ends
+        return self._setup.meter.clock() > self._out_of_time_at
 
     def step_ended(self) -> bool:
         """The step of the core ends. Returns whether it had to, so the queue goes on without another event."""
         interrupted = self.failures >= MAX_FAILED_HOOKS or (bool(self._intake.queue) and self.out_of_time())
-        self.failures, self._ends = 0, inf
+        self.failures, self._out_of_time_at = 0, inf
         return interrupted
 
     def budget(self) -> int:
@@ -202,13 +214,13 @@ class Runner:
 
     def work_in_batch(self) -> tuple[int, int, int]:
         """The batch's number, and how many records and timers have run in it. It changes with each hook."""
-        return self.number, self.batch.records, sum(map(len, self.batch.fired.values()))
+        return self.batch_number, self.batch.records, sum(map(len, self.batch.fired.values()))
 
     def take_batch(self) -> HookBatch:
         """Take the current batch and start a new one."""
         batch, self.batch = self.batch, HookBatch()
         self._setup.scope.produced_bytes, self._limit = 0, self._setup.settings.batch_records
-        self.number += 1
+        self.batch_number += 1
         return batch
 
     def run_queue(self, ahead_allowed: bool, fire_due: Callable[[Iterable[bytes]], bool] | None = None) -> None:
@@ -225,20 +237,20 @@ class Runner:
         """
         queue, feedback = self._intake.queue, self._setup.config.feedback
         self.undone = False
-        if self.forms and self._ends == inf:
-            self._ends = self._setup.meter.clock() + self._setup.meter.batch_time.seconds
+        if self.forms and self._out_of_time_at == inf:
+            self._out_of_time_at = self._setup.meter.clock() + self._setup.meter.batch_time.seconds
         while queue and not self.undone and not self.full() and not (self.forms and self.out_of_time()):
-            chunk = queue[0] if ahead_allowed else next_holding(self._intake, self._clocks.inputs.value, feedback)
-            if chunk is None:
+            queued = queue[0] if ahead_allowed else next_holding(self._intake, self._clocks.inputs.value, feedback)
+            if queued is None:
                 return
-            if fire_due is not None and (not fire_due(self._next_keys(chunk)) or self.full()):
+            if fire_due is not None and (not fire_due(self._next_keys(queued)) or self.full()):
                 return
-            event_follows = self._run_chunk(chunk)
-            if chunk.cursor >= len(chunk.indexes):
-                if chunk is queue[0]:
+            event_follows = self._run_queued(queued)
+            if queued.cursor >= len(queued.indexes):
+                if queued is queue[0]:
                     queue.popleft()
                 else:
-                    queue.remove(chunk)
+                    queue.remove(queued)
             if event_follows and not ahead_allowed:
                 return
 
@@ -256,34 +268,34 @@ class Runner:
             room = min(room, settings.async_hooks - self.async_running)
         return max(1, room)
 
-    def _next_keys(self, chunk: QueuedRecords) -> list[bytes]:
+    def _next_keys(self, queued: QueuedRecords) -> list[bytes]:
         """The keys of the next records that fit into the batch."""
-        keys = chunk.receipt.delivery.keys
-        return [keys[index] for index in chunk.indexes[chunk.cursor : chunk.cursor + self._room(chunk.receipt)]]
+        keys = queued.receipt.delivery.keys
+        return [keys[index] for index in queued.indexes[queued.cursor : queued.cursor + self._room(queued.receipt)]]
 
     def run_alone(self, receipt: DeliveryReceipt, index: int) -> None:
         """Run a record of a blocked key whose open context is the key's only one in this batch."""
-        self._run_chunk(QueuedRecords(receipt, [index]), alone=True)
+        self._run_queued(QueuedRecords(receipt, [index]), alone=True)
 
-    def _run_chunk(self, chunk: QueuedRecords, alone: bool = False) -> bool:
+    def _run_queued(self, queued: QueuedRecords, alone: bool = False) -> bool:
         """Run queued records of one delivery, up to the limits of the batch.
 
         Args:
-            chunk: The records.
+            queued: The records.
             alone: Whether it is the next record of a blocked key, which has an open context.
 
         Returns:
             Whether another event follows: a hook was called, a record was consumed, or a row must be read. False: each
             record was set aside behind its blocked key.
         """
-        batch, receipt, meter = self.batch, chunk.receipt, self._setup.meter
+        batch, receipt, meter = self.batch, queued.receipt, self._setup.meter
         began = meter.clock()
-        indexes = chunk.indexes[chunk.cursor : chunk.cursor + self._room(receipt)]
+        indexes = queued.indexes[queued.cursor : queued.cursor + self._room(receipt)]
         many, failures = not alone and receipt.delivery.stream in self.forms, self.failures
         ran, waits, calls = self.run_records(receipt, indexes, alone)
         key = receipt.delivery.keys[indexes[0]] if ran == 1 else None
         self.measure(self._setup.program.record_hook, meter.records, calls, began, key, many)
-        chunk.cursor += ran
+        queued.cursor += ran
         batch.records += ran
         batch.size += ran * receipt.average
         if many and self.trial.rows:
@@ -336,7 +348,7 @@ class Runner:
         """
         batch, delivery, program, scope = self.batch, receipt.delivery, self._setup.program, self._setup.scope
         keys, values, stamps, stream = delivery.keys, delivery.values, delivery.timestamps, delivery.stream
-        contexts, cell_of, number, ids = batch.contexts, self._cells.get, self.number, delivery.ids
+        contexts, cell_of, number, ids = batch.contexts, self._cells.get, self.batch_number, delivery.ids
         decode, process, called = program.inputs[stream], program.process_record[stream], program.hook_names[stream]
         weak, failure, outcome, ran, size = not program.options.strong, None, None, 0, 0
         for index in indexes:
@@ -352,7 +364,7 @@ class Runner:
             stamp = stamps[index]
             context._stamp = context._earliest = context._cause = stamp
             if weak:
-                context._origin = (ids, index)
+                context._cause_id = (ids, index)
             ran += 1
             try:
                 outcome = process(context, Record(key, values[index], stamp, called, decode, False))  # type: ignore[arg-type]
@@ -418,7 +430,7 @@ class Runner:
             context._stamp = context._earliest = context._cause = stamp
             if holds and (held := holds.get(key, stamp)) < stamp:
                 context._earliest = held
-            context._origin = (delivery.ids, index) if weak else None
+            context._cause_id = (delivery.ids, index) if weak else None
             try:
                 if late and late_action is LateAction.DIVERT:
                     self._divert(context, stream, values[index])
@@ -471,9 +483,9 @@ class Runner:
         cell = self._cells.get(key)
         if cell is None:
             self._blocked.block(key, Wait.STATE)
-            self.to_read.append(key)
+            self.rows_to_read.append(key)
             return None
-        cell.used = self.number
+        cell.used = self.batch_number
         self.batch.size += len(key) + len(cell.encoded) + _CONTEXT_BYTES
         context: Context[Any] = Context(key, cell, self._setup.scope)
         self.batch.contexts[key] = context

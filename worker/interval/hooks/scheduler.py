@@ -101,10 +101,10 @@ class KeyScheduler:
         runner, blocked_keys = self.runner, self.blocked_keys
         self._interrupted = runner.step_ended()
         if self._pages.in_use.waiting:
-            runner.to_read += self._pages.in_use.admit()
-        if runner.to_read:
-            out.append(ReadStates(self._setup.config.incarnation, runner.to_read))
-            runner.to_read = []
+            runner.rows_to_read += self._pages.in_use.admit()
+        if runner.rows_to_read:
+            out.append(ReadStates(self._setup.config.incarnation, runner.rows_to_read))
+            runner.rows_to_read = []
         if blocked_keys.running.to_await:
             out.extend(blocked_keys.running.to_await)
             blocked_keys.running.to_await = []

@@ -1,7 +1,7 @@
 """Outbound batches, and ordered flows: the order in which they reach one journal (sections 6.1.1, 6.1.2; G15).
 
-All outbound batches that an interval sends to one journal form one *flow*. Each sending has a number, and states the
-number that the receiver must have accepted before it. A receiver refuses a sending that is out of order.
+All outbound batches that an interval sends to one journal form one *flow*. Each attempt has a number, and states the
+number that the receiver must have accepted before it. A receiver refuses an attempt that is out of order.
 
 After a refusal the flow halts. ``outbox_flows.py`` decides how it continues.
 """
@@ -33,9 +33,9 @@ MAX_BATCH_BYTES: Final = 1 << 20
 
 
 class ProductionBatch(OutboundBatch):
-    """An outbound batch of one stream. ``token`` is the number of the current sending. Each resend gets a new one.
+    """An outbound batch of one stream. ``token`` is the number of the current attempt. Each resend gets a new one.
 
-    It has many attributes: the columns of its records, and the state of its sending.
+    It has many attributes: the columns of its records, and the state of its attempt.
     """
 
     def __init__(self, token: int, consumer: IncarnationId, stream: str, journal: str, sequence: str) -> None:
@@ -58,11 +58,11 @@ class ProductionBatch(OutboundBatch):
         self.first = 0
         """The least position that is not ACKed."""
         self.sent = False
-        """Whether the current sending is under way: sent, and neither refused nor lost since."""
+        """Whether the current attempt is under way: sent, and neither refused nor lost since."""
         self.used = False
         """Whether it was ever sent under its current token."""
         self.after = 0
-        """The number of the sending that the receiver must have accepted before this one. 0: none."""
+        """The number of the attempt that the receiver must have accepted before this one. 0: none."""
         self.committed = True
         """Whether it may be sent. A strong production must be in the journal before."""
         self.awaited: set[int] | None = None
@@ -123,7 +123,7 @@ class Flow:
         """The outbound batches that are not ACKed: sent, waiting, or not committed yet."""
         self.waiting: deque[ProductionBatch] = deque()
         self.last = 0
-        """The number of the last sending, which the next one follows. 0: the next one starts the flow."""
+        """The number of the last attempt, which the next one follows. 0: the next one starts the flow."""
         self.halted = 0
         """The refused number. Nothing is sent until the flow continues. 0: none was refused."""
         self.refused: tuple[int, bool] | None = None
@@ -167,7 +167,7 @@ class Flow:
         return [(one, one is taken[-1]) for one in taken]
 
     def orders(self, taken: Iterable[tuple[ProductionBatch, bool]]) -> Iterator[tuple[ProductionBatch, DeliveryOrder]]:
-        """Assign each sending its place in the flow. The tokens of the outbound batches are the numbers, and rise."""
+        """Assign each attempt its place in the flow. The tokens of the outbound batches are the numbers, and rise."""
         chosen = list(taken)
         if len(chosen) == 1 and not self.waiting:
             one = chosen[0][0]

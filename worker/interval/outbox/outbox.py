@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.outbound import UnackedBatches
 from millwheel.worker.interval.entry import ProductionRow, ProductionRun
-from millwheel.worker.interval.outbox.dividing import parts_of, places_by_journal
+from millwheel.worker.interval.outbox.batch_division import parts_of, places_by_journal
 from millwheel.worker.interval.outbox.flows import (
     INDEX_BITS,
     MAX_BATCH_BYTES,
@@ -301,7 +301,7 @@ class Outbox:
         return found
 
     def _renew(self, batch: ProductionBatch) -> None:
-        """Give the outbound batch a new token, so that answers to the earlier sending do not apply to this one."""
+        """Give the outbound batch a new token, so that answers to the earlier attempt do not apply to this one."""
         before = batch.token
         del self._batches[before]
         (self._inherited if batch.sequence else self._by_consumer[batch.consumer]).pop(before)

@@ -119,7 +119,7 @@ class OutboxFlows:
             self._halted[batch.flow] = None
 
     def refuse(self, token: int, full: bool) -> None:
-        """Register a sending that was refused or lost. ``go_on`` must follow.
+        """Register an attempt that was refused or lost. ``go_on`` must follow.
 
         ``full``: the receiver refused it only because it had no room.
         """
@@ -157,9 +157,9 @@ class OutboxFlows:
         self.ready[flow] = None
 
     def copies_refused(self, batch: ProductionBatch, indexes: Iterable[int]) -> None:
-        """The receiver has accepted the sending, but refused the records ``indexes`` as copies of records that it has.
+        """The receiver has accepted the attempt, but refused the records ``indexes`` as copies of records that it has.
 
-        The whole outbound batch is sent again, behind the last sending. The receiver has all of its records, so nothing
+        The whole outbound batch is sent again, behind the last attempt. The receiver has all of its records, so nothing
         has to wait for it. It is never divided, because its parts could change places when a flow restarts.
         """
         flow = batch.flow

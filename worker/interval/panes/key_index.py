@@ -20,7 +20,7 @@ MAX_KEY: Final = 4 * _WORD
 """Longer keys have no numbers: each further word costs time for all keys."""
 _KEY_BYTES: Final = 50
 """Bytes counted for a key's object and its place in a list, besides its content."""
-_MOST_PROBES: Final = 32
+_MAX_PROBES: Final = 32
 """Keys that need more steps have no numbers. A sender could choose keys that all meet in one place (G8)."""
 _SLACK: Final = 4
 """The table has at least so many places for each key, so most keys are found at the first one."""
@@ -44,7 +44,7 @@ class KeyIndex:
 
     __slots__ = ("_lengths", "_most_probes", "_places", "_words", "generation", "keys")
 
-    def __init__(self, most_probes: int = _MOST_PROBES) -> None:
+    def __init__(self, most_probes: int = _MAX_PROBES) -> None:
         """``most_probes``: after so many steps the search for a key ends."""
         self._most_probes = most_probes
         self.keys: list[bytes] = []

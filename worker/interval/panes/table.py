@@ -40,7 +40,7 @@ object."""
 _KEY_OBJECT_BYTES: Final = 50
 """The part of the key's object. A window that finds its panes by an index shares the objects there."""
 
-_MOST_SPARE: Final = 1 << 14
+_MAX_SPARE: Final = 1 << 14
 """The index may have so many keys that have no pane any more, some megabytes."""
 _SPARSE: Final = 16
 """With so many keys of the index for each pane and record, a window finds its panes by their keys."""
@@ -256,7 +256,7 @@ class PaneTable:
         if not isinstance(keys, ColumnKeys):
             return None
         index = self.index
-        spare = len(index.keys) - _MOST_SPARE
+        spare = len(index.keys) - _MAX_SPARE
         if spare > 0 and spare > max((len(window.rows) for window in self.windows.values()), default=0):
             index.empty()
         numbers = index.numbers_of(keys, selector(indexes))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from time import perf_counter
@@ -23,7 +22,7 @@ from millwheel.store.contract import StateStore, StoreUnavailableError
 from millwheel.store.repetition import RetriedCalls
 from millwheel.worker.log.messages import EndSubscription, LogAnswer, LogEffect, LogEvent, Publish, SubscriberEffect
 from millwheel.worker.messages import (
-    Acknowledge,
+    AnswerDelivery,
     AppendEntry,
     AsyncHook,
     Delivery,
@@ -47,7 +46,7 @@ from millwheel.worker.process.calls import HostCalls
 from millwheel.worker.process.opening import without_garbage_collection
 from millwheel.worker.process.run_queue import RunShare
 
-__all__ = ["EventHost", "HostedCore", "HostedEvent", "refuse_not_owner", "steady_now"]
+__all__ = ["EventHost", "HostedCore", "HostedEvent", "refuse_not_owner"]
 
 log = logging.getLogger("millwheel.worker")
 
@@ -66,11 +65,6 @@ HostedEvent = IntervalEvent | LogEvent
 HostedEffect = IntervalEffect | LogEffect
 HostedCore = Core[Any, HostedEffect]
 """What a host drives: an interval core, or a stream log's core. It passes on only events of that core."""
-
-
-def steady_now() -> int:
-    """Microseconds since an arbitrary moment before this process began. This clock is never set."""
-    return time.monotonic_ns() // 1_000
 
 
 class EventHost(ABC):
@@ -157,9 +151,9 @@ class EventHost(ABC):
         """Perform the effects of an event, in their order."""
         for effect in effects:
             match effect:
-                case Acknowledge():
+                case AnswerDelivery():
                     answered = effect.delivery
-                    answered.channel.reply(answered.token, effect.outcome, effect.remaining, effect.message)
+                    answered.channel.reply(answered.token, effect.outcome, effect.indexes, effect.message)
                     if effect.outcome != _ACKED:
                         self._refused(answered, effect.outcome)
                 case SendDelivery():

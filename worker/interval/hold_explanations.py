@@ -85,11 +85,11 @@ def _record(state: IntervalState, value: int) -> str:
     for key, blocked in islice(state.blocked.keys.items(), _MAX_LOOKED_AT):
         if any(receipt.held == value for receipt, _ in blocked.items):
             return f"key {_shown(key)} {_waits(blocked)}"
-    for chunk in islice(state.intake.queue, _MAX_LOOKED_AT):
-        if chunk.receipt.held == value:
-            delivery = chunk.receipt.delivery
-            index = _oldest(delivery.timestamps, chunk.indexes[chunk.cursor :], value)
-            count = chunk.receipt.open
+    for queued in islice(state.intake.queue, _MAX_LOOKED_AT):
+        if queued.receipt.held == value:
+            delivery = queued.receipt.delivery
+            index = _oldest(delivery.timestamps, queued.indexes[queued.cursor :], value)
+            count = queued.receipt.open
             together = (
                 f", one of {count:,} records that came together and hold it until all are done" if count > 1 else ""
             )

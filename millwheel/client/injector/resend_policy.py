@@ -21,7 +21,7 @@ from typing import Final
 from millwheel.client.injector.ids import IdScope
 from millwheel.client.injector.messages import Limits
 from millwheel.client.injector.outbound import OutboundQueues
-from millwheel.client.injector.outbound_queue import InjectedBatch, InjectedSending, OutboundQueue
+from millwheel.client.injector.outbound_queue import InjectedAttempt, InjectedBatch, OutboundQueue
 from millwheel.model.backoff import Backoff, jittered
 from millwheel.model.outbound import AnswerKind
 
@@ -77,24 +77,24 @@ class ResendingQueues(OutboundQueues):
         if tokens is None:
             return
         for token in list(tokens):
-            self._bring_back(self._sendings[token])
+            self._bring_back(self._attempts[token])
         self._links[address] = None
         self.without_columns.discard(address)  # the next process there may read them
 
     def recall(self, queue: OutboundQueue) -> None:
         """Send all batches in flight again at once, because the interval has another owner."""
         for batch in queue.batches:
-            for sending in list(batch.sendings):
-                self._bring_back(sending)
+            for attempt in list(batch.open_attempts):
+                self._bring_back(attempt)
             batch.resume_at = 0
         queue.resume_at = queue.failures = queue.extra_at = 0
         queue.cap = self._limits.max_in_flight
 
-    def _bring_back(self, sending: InjectedSending) -> None:
+    def _bring_back(self, attempt: InjectedAttempt) -> None:
         """End an attempt, and send its unanswered records again at once."""
-        self._end(sending)
-        sending.batch.resume_at = 0
-        self._require(sending.batch, sending.open())
+        self._end(attempt)
+        attempt.batch.resume_at = 0
+        self._require(attempt.batch, attempt.open())
 
     def _require(self, batch: InjectedBatch, indexes: set[int]) -> None:
         """Queue records of a batch to be sent again, except those that are ACKed."""
@@ -106,23 +106,23 @@ class ResendingQueues(OutboundQueues):
 
     # Refusals and missing answers.
 
-    def refused(self, sending: InjectedSending, kind: AnswerKind, refused: Sequence[int], now: int) -> None:
+    def refused(self, attempt: InjectedAttempt, kind: AnswerKind, refused: Sequence[int], now: int) -> None:
         """A receiver did not accept some records of an attempt. The records are sent again after a back-off.
 
         A record that is also in another attempt of the same batch is left out: the receiver is processing that copy.
 
         Args:
-            sending: The attempt.
+            attempt: The attempt.
             kind: Why. If the receiver had no room, fewer batches are then kept in flight.
             refused: The refused records, as indexes within the attempt. Without any: the complete attempt.
             now: The time, in microseconds.
         """
-        batch, queue = sending.batch, sending.batch.queue
-        indexes = set(sending.resolve(sending.answered(kind, refused)))
-        if sending.over:
-            self._end(sending)
-        for other in batch.sendings:
-            if other is not sending:
+        batch, queue = attempt.batch, attempt.batch.queue
+        indexes = set(attempt.resolve(attempt.answered(kind, refused)))
+        if attempt.over:
+            self._end(attempt)
+        for other in batch.open_attempts:
+            if other is not attempt:
                 indexes = indexes - other.open()
         if batch.waiting is not None:
             indexes = indexes & batch.waiting
@@ -147,7 +147,7 @@ class ResendingQueues(OutboundQueues):
             due = now - wait
             for batch in list(takewhile(lambda one: since[one] <= due, since)):  # noqa: B023 - used up at once
                 del since[batch]
-                newest = batch.sendings[-1]
+                newest = batch.open_attempts[-1]
                 if newest.token >= unwritten.get(newest.address, self._next_token):
                     since[batch] = now
                 else:
@@ -155,9 +155,9 @@ class ResendingQueues(OutboundQueues):
 
     def _copy(self, batch: InjectedBatch) -> None:
         """Send the records in flight once more."""
-        records = set().union(*(sending.open() for sending in batch.sendings))
-        if len(batch.sendings) > MAX_COPIES:
-            self._end(batch.sendings[-1])
+        records = set().union(*(attempt.open() for attempt in batch.open_attempts))
+        if len(batch.open_attempts) > MAX_COPIES:
+            self._end(batch.open_attempts[-1])
         batch.copies = min(batch.copies + 1, MAX_COPIES)
         self._require(batch, records)
 
