@@ -14,7 +14,7 @@ from simulation.mutations.base import mutation, replace, rewrite, rewriting
 
 __all__: list[str] = []
 
-_CACHE = "tests/worker/interval/test_cells_model.py::TestCells::runTest"
+_CACHE = "tests/worker/interval/test_cells_model.py::TestCells"
 _SLICES = "tests/worker/interval/test_rows.py::test_slices_follow_each_other_while_nothing_else_happens"
 
 
