@@ -305,20 +305,6 @@ class Runner:
                 self.trial.ran(ran, calls > 0 and failures == self.failures)
         return ran > waits
 
-    # Each record leaves the loop of ``run_hooks`` in one of these ways, in the order of the code. The last column says
-    # how the result counts it. Consumed: the commit of this batch ends the record.
-    #
-    # way            why                         then                                               counted as
-    # set aside      its key is blocked          It waits behind the key's other work.              waits
-    # cannot be read its value cannot be made    ``reading_failed``: the failure policy decides.    a call
-    #                                            Without the key's row it is set aside.             no_calls
-    # dropped        it is late, or a filter     It is consumed.                                    no_calls
-    # set aside      its key gets no context     It waits with its key, which is blocked from now.  no_calls
-    # diverted       it is late                  It is consumed, with a production.                 no_calls
-    # failed         the hook raised             ``HookOutcomes.failed`` decides.                   a call
-    # returned       a coroutine, or a mistake   ``HookOutcomes.returned`` decides.                 a call
-    # ran            the hook returned None      It is consumed.                                    a call
-
     def run_hooks(self, receipt: DeliveryReceipt, indexes: Sequence[int], alone: bool) -> tuple[int, int, int]:
         """Run records of one delivery, until their productions fill the batch.
 
@@ -384,6 +370,20 @@ class Runner:
             else:
                 self._outcomes.returned(key, contexts[key], item, outcome)
         return ran
+
+    # Each record leaves the loop of ``_run_each`` in one of these ways, in the order of the code. The last column says
+    # how the result counts it. Consumed: the commit of this batch ends the record. ``_run_usual`` has the last three.
+    #
+    # way            why                         then                                               counted as
+    # set aside      its key is blocked          It waits behind the key's other work.              waits
+    # cannot be read its value cannot be made    ``reading_failed``: the failure policy decides.    a call
+    #                                            Without the key's row it is set aside.             no_calls
+    # dropped        it is late, or a filter     It is consumed.                                    no_calls
+    # set aside      its key gets no context     It waits with its key, which is blocked from now.  no_calls
+    # diverted       it is late                  It is consumed, with a production.                 no_calls
+    # failed         the hook raised             ``HookOutcomes.failed`` decides.                   a call
+    # returned       a coroutine, or a mistake   ``HookOutcomes.returned`` decides.                 a call
+    # ran            the hook returned None      It is consumed.                                    a call
 
     def _run_each(
         self, receipt: DeliveryReceipt, indexes: Sequence[int], alone: bool, budget: int
