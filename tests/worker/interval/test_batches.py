@@ -187,15 +187,17 @@ def outcome_of(made: Any, actions: list[Any], limits: IntervalSettings, **option
 
 
 def by_time(actions: list[Any]) -> list[Any]:
-    """The same, and no record is older than one before it.
+    """The same, but no record is older than one before it, none sets a timer, and none fails.
 
-    While something is over its limit, records that hold the watermark run before others that an injector has sent.
+    While something is over its limit, records that hold the watermark run before others that an injector has sent. And
+    commits differ, so it differs which records run before a timer that is due, and before all is mended.
     """
     latest, made = 0, []
     for kind, what in actions:
         if kind == "send":
             times = list(accumulate((at for _, at, _ in what), max, initial=latest))
-            latest, what = times[-1], [(key, at, price) for (key, _, price), at in zip(what, times[1:], strict=True)]
+            calm = [price if 0 <= price <= 7 or price == DROPPED else 0 for _, _, price in what]
+            latest, what = times[-1], list(zip((key for key, _, _ in what), times[1:], calm, strict=True))
         made.append((kind, what))
     return made
 
