@@ -22,6 +22,7 @@ __all__ = [
     "counts_plain",
     "flood",
     "kept",
+    "spark_rows",
     "stages",
     "steady",
     "windowed",
@@ -56,6 +57,14 @@ class Amount(Event):
     amount: int
 
 
+class SparkRow(msgspec.Struct):
+    """What Spark writes, beside its time."""
+
+    id: str
+    key: str
+    text: str
+
+
 class SecondCounter(mw.Computation[Event, dict[int, int]]):
     """Counts records per second of event time. It is written by hand, without the library's windows."""
 
@@ -88,7 +97,7 @@ def _by_hand(name: str, guaranteed: bool) -> mw.Topology:
 
 
 def _windowed(
-    name: str, guaranteed: bool, kind: type[Event] = Event, field: str = "", length: mw.Duration = SECOND
+    name: str, guaranteed: bool, kind: type[msgspec.Struct] = Event, field: str = "", length: mw.Duration = SECOND
 ) -> mw.Topology:
     """``field``: what is added up. Empty: records are counted. ``length``: of a window."""
     topology = mw.Topology(name)
@@ -110,6 +119,7 @@ counts_plain = _by_hand("counts-plain", False)
 windowed = _windowed("windowed", True)
 windowed_long = _windowed("windowed-long", True, length=LONG)
 windowed_plain = _windowed("windowed-plain", False)
+spark_rows = _windowed("spark-rows", True, SparkRow)
 windowed_sum = _windowed("windowed-sum", True, Amount, "amount")
 
 
