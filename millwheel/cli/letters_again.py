@@ -14,7 +14,7 @@ __all__ = ["again_text", "failed_again"]
 
 _LOOKS_SECONDS: Final = (0.0, 0.2, 0.8)
 """The waits before the looks. A letter comes into its log shortly after the ACK of the record that failed again."""
-_MOST: Final = 10_000
+_MAX_LETTERS: Final = 10_000
 """The most letters of one look."""
 
 
@@ -40,11 +40,11 @@ async def failed_again(
     found: set[int] = set()
     if not replayed:
         return []
-    anyone = LetterFilter(states=frozenset(LetterState))
+    in_any_state = LetterFilter(states=frozenset(LetterState))
     for pause in pauses:
         await asyncio.sleep(pause)
         try:
-            page = await letters.page(anyone, max(replayed) + 1, _MOST)
+            page = await letters.page(in_any_state, max(replayed) + 1, _MAX_LETTERS)
         except RequestError:  # the replay is done, and its report must not be lost
             break
         again = {one.content.replay_of for one in page.letters}
