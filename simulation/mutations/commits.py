@@ -11,7 +11,6 @@ from millwheel.worker.interval.commits.commits import CommitPipeline
 from millwheel.worker.interval.commits.sealing import Sealer
 from millwheel.worker.interval.hooks.blocked_keys import BlockedKeys
 from millwheel.worker.interval.pump import IntervalPump
-from millwheel.worker.process.appends import JournalAppends
 from millwheel.worker.process.run_queue import RunShare
 from simulation.mutations.base import mutation, replace, rewrite, rewriting
 
@@ -172,13 +171,4 @@ rewriting(
     seeds=0,
     test=f"{_GATHERED}::test_a_delivery_that_adds_nothing_ends_the_wait",
     why="a sender must repeat records again and again without a pause",
-)
-
-rewriting(
-    "unknown-appends-taken-for-done",
-    "G1",
-    "an append that needs no task is repeated until its outcome is known",
-    JournalAppends,
-    "self._host.spawn(self._append_until_certain(effect, error))",
-    "self._decided(effect, None)",
 )
