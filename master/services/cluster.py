@@ -12,8 +12,8 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from millwheel.coordination.contract import DamagedValueError
-from millwheel.master.bad_sources import bad_source_problems
 from millwheel.master.backlogs import backlog_problems, interval_backlog
+from millwheel.master.bad_sources import bad_source_problems
 from millwheel.master.event_log import readable_events
 from millwheel.master.health_problems import cluster_problems, damage_problems, health_problem, hook_problems
 from millwheel.master.hook_failures import hook_failures

@@ -14,6 +14,7 @@ from millwheel.cli.interval import plain_status, status_row
 from millwheel.client.control import ControlClient
 from millwheel.client.holds.names import GroupNames
 from millwheel.master.settings import MasterSettings
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import milliseconds
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -112,11 +113,12 @@ def test_an_interval_without_a_report_says_so(owner: str, shown: str) -> None:
 def test_a_note_says_what_helps_for_a_source(is_source: bool) -> None:
     """Regression: for a read that does not end, the note advised asyncio.timeout, as for a hook of the user's."""
     status = wire.IntervalStatus(topology="shop", computation="orders-reader")
-    status.load.incarnation = "orders-reader.1"
+    incarnation = IncarnationId("orders-reader.1")
+    status.load.incarnation = incarnation
     status.load.failures.awaited.add(key=b"0", hook="process_timer", work="timer ''", since_us=1)
     spec = specs.TopologySpec(name="shop")
     spec.computations.add(name="orders-reader", reads="kafka:orders" if is_source else "")
-    record = catalog.TopologyRecord(spec=spec, incarnations={"orders-reader": "orders-reader.1"})
+    record = catalog.TopologyRecord(spec=spec, incarnations={"orders-reader": incarnation})
     note = str(status_row(plain_status(status), status.load, GroupNames.from_records([record]))[-1])
     assert ("the read of split '0' of source shop/orders" in note, "asyncio.timeout" in note) == (
         is_source,

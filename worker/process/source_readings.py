@@ -24,7 +24,7 @@ _LOOK_EVERY: Final = seconds(30)
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _ReadCounts:
     """The counts of a source at a time, in microseconds of wall time."""
 
     at: int
@@ -40,7 +40,7 @@ class _Reading:
     those of the window (G13).
     """
 
-    looks: list[_Look]
+    looks: list[_ReadCounts]
     records: int = 0
     last: int = 0
     """When it was last seen that something was read."""
@@ -65,7 +65,9 @@ class SourceReadings:
         """
         sources = {place: one.connector for place, one in measures.items() if one.connector.stream}
         before, self.looked_at = self.looked_at, now
-        self._readings = {place: self._readings.get(place) or _Reading([_Look(before, 0, 0)]) for place in sources}
+        self._readings = {
+            place: self._readings.get(place) or _Reading([_ReadCounts(before, 0, 0)]) for place in sources
+        }
         for place, counts in sources.items():
             reading = self._readings[place]
             _look(reading, counts, now)
@@ -90,6 +92,6 @@ def _look(reading: _Reading, counts: ConnectorMeasures, now: int) -> None:
     if records > reading.records:
         reading.records, reading.last = records, now
         if now - looks[-1].at >= _LOOK_EVERY:
-            looks.append(_Look(now, records, counts.bad_records))
+            looks.append(_ReadCounts(now, records, counts.bad_records))
     while len(looks) > 1 and looks[1].at <= reading.last - _WINDOW and records - looks[1].records >= _LEAST_RECORDS:
         del looks[0]
