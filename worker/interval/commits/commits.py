@@ -340,7 +340,8 @@ class CommitPipeline:
             Whether a commit ended without an append, because it has no effects to keep. Work that waited for it, such
             as the input watermark, must continue now. No other event may come to trigger that (G8).
         """
-        over, out = False, list[IntervalEffect]()
+        over = False
+        out: list[IntervalEffect] = []
         while self.weak_commits.queue and not self._append_blocked():
             if (sealed := self.weak_commits.pop()) is None:
                 break
