@@ -382,7 +382,7 @@ def test_what_is_made_of_records_is_not_counted_as_read() -> None:
     assert sum(counts.read) == 2
 
 
-def test_what_cannot_be_read_is_counted_with_its_stream_and_error() -> None:
+def test_bad_records_are_counted_with_their_stream_and_error() -> None:
     def time_of(value: int) -> mw.Timestamp:
         raise ValueError(f"no time in {value}")
 
