@@ -58,6 +58,44 @@ async def test_a_table_that_is_sent_again_has_no_effect(server: DevServer, submi
     assert sum(sent) >= len(ORDERS), "they were sent by columns"
 
 
+@pytest.mark.guarantee("G1", section="6.1.1")
+async def test_small_tables_that_are_sent_again_have_no_effect(
+    server: DevServer, submit: Submit, sent: list[int]
+) -> None:
+    """They share deliveries, and a successor divides them otherwise. The first process ends with records on their way.
+
+    The injector knows the columns from its second table on. A table with a fault between has no effect on the others.
+    """
+    await submit("shop")
+    table = pa.table(COLUMNS)
+    async with Injector("orders", address=server.address) as injector:
+        for at in range(0, 1_500, 30):
+            await injector.send_table(table.slice(at, 30), timestamp="at", position=at, partition="p")
+        await injector.close()
+    async with Injector("orders", address=server.address) as injector:
+        for at in range(0, 2_500, 50):
+            await injector.send_table(table.slice(at, 50), timestamp="at", position=at, partition="p")
+            if at == 1_000:
+                await refuse_faulty(injector, at + 50)
+        assert (injector.by_rows, injector.by_columns) == (0, 2_500)
+        await injector.finish()
+    check_once(await everything(server.address, "echo"), ORDERS)
+    assert len(sent) < 60, "several tables share a delivery"
+
+
+async def refuse_faulty(injector: Injector, position: int) -> None:
+    """Small tables with the usual columns, and faults in their values. None is sent."""
+    bad = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(array("i", [0, 1])), pa.py_buffer(b"\xff")])
+    for faulty, error in (
+        ({"user": ["x"], "number": [1], "at": pa.array([None], pa.int64())}, UsageError),
+        ({"user": bad, "number": [1], "at": [1_000]}, ValueEncodeError),
+        ({"user": ["x"], "number": [1], "at": [-(1 << 63)]}, UsageError),
+        ({"user": pa.array([None], pa.string()), "number": [1], "at": TIMES[:1]}, ValueEncodeError),
+    ):
+        with pytest.raises(error):
+            await injector.send_table(pa.table(faulty), timestamp="at", position=position, partition="p")
+
+
 @pytest.mark.parametrize("scope", [None, BatchOf("load", 4)], ids=["source", "batch"])
 @pytest.mark.guarantee("G1", section="6.1.1")
 async def test_rows_and_columns_have_the_same_ids(

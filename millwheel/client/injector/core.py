@@ -65,7 +65,7 @@ from millwheel.client.injector.unkeyed import UnkeyedRecords
 from millwheel.model.core_protocol import RisingValues, require
 from millwheel.model.outbound import AnswerKind, answer_kind
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
-from millwheel.rpc.columns import RecordColumns, extremes_of
+from millwheel.rpc.columns import RecordColumns
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.errors import UsageError
 
@@ -434,7 +434,7 @@ def _extremes(columns: KeyedRecords) -> tuple[int, int]:
         UsageError: A timestamp is not an integer, does not fit into 64 bits, or is an infinity.
     """
     if isinstance(columns.values, RecordColumns):
-        oldest, newest = extremes_of(columns.values.timestamps)
+        oldest, newest = columns.values.extremes()
     else:
         try:
             whole = array("q", columns.timestamps)

@@ -21,7 +21,7 @@ from millwheel.client.injector.errors import ForgottenIdsError, NotAckedError
 from millwheel.client.injector.ids import BatchOf, IdScope, UserId, checked_position
 from millwheel.client.injector.messages import WatermarkDeclared
 from millwheel.client.injector.process import InjectorProcess
-from millwheel.client.injector.tables import plain_table, times_in
+from millwheel.client.injector.tables import times_in
 from millwheel.client.injector.unacked import SentRecords, unacked_ids
 from millwheel.model.time import Timestamp
 from millwheel.sdk.errors import MillwheelError, UsageError
@@ -171,10 +171,10 @@ class Injector(InjectorProcess):
             InjectorError: The injector has stopped; the error says why.
         """
         self._session.check()
-        whole = plain_table(table, timestamp, id_column)
+        whole = self._tables.read(table, timestamp, id_column)
         self._times.check(times_in(whole), "a record's timestamp")
-        if position is not None and whole.num_rows:
-            checked_position(checked_position(position) + whole.num_rows - 1)
+        if position is not None and len(whole):
+            checked_position(checked_position(position) + len(whole) - 1)
         await self._tables.send(whole, position, partition, id_column, batch)
 
     async def send_together(
