@@ -444,13 +444,13 @@ def _walk(seed: int, steps: int) -> None:
 
     def small_tables() -> None:
         scope = chance.choice(SCOPES)
-        for _ in range(3):
+        for _ in range(5):
             machine.send_table(scope, rows()[:2], pick() // 90, pick() < 10)
 
     moves: list[tuple[float, Callable[[], object]]] = [
         (8, lambda: machine.send(chance.choice(SCOPES), rows(), pick() % 3, chance.choice([1, 8, 70]), lost())),
         (2, lambda: machine.send_table(chance.choice(SCOPES), rows(), pick() % 2, pick() < 20)),
-        (2, small_tables),
+        (3, small_tables),
         (4, lambda: machine.key(pick(), chance.randrange(12))),
         (2, lambda: machine.advance(chance.randrange(30))),
         (4, lambda: machine.broadcast()),

@@ -167,9 +167,7 @@ tables = st.lists(
 
 @given(divided=tables, gaps=st.lists(st.integers(0, 1), min_size=8, max_size=8))
 @settings(max_examples=60, deadline=None)
-def test_joined_tables_have_the_same_records(
-    divided: list[list[tuple[int, str | None]]], gaps: list[int]
-) -> None:
+def test_joined_tables_have_the_same_records(divided: list[list[tuple[int, str | None]]], gaps: list[int]) -> None:
     """A core that joins, against one that never waits: each interval gets the same records in the same order."""
 
     def delivered(limits: Limits) -> dict[str, list[tuple[Any, bytes, bytes, int]]]:

@@ -83,6 +83,32 @@ async def test_small_tables_that_are_sent_again_have_no_effect(
     assert len(sent) < 60, "several tables share a delivery"
 
 
+@pytest.mark.guarantee("G1", "G14", section="6.1.1")
+async def test_small_tables_keep_the_order_of_all_calls(server: DevServer, submit: Submit) -> None:
+    """Positions rise within the partition, so the core refuses what comes out of order. So does what is late."""
+    await submit("shop")
+    table = pa.table(COLUMNS)
+    async with Injector("orders", address=server.address) as injector:
+        for at in range(0, 2_500, 10):
+            await injector.send(ORDERS[at], timestamp=TIMES[at], position=at, partition="p")
+            await injector.send_table(table.slice(at + 1, 4), timestamp="at", position=at + 1, partition="p")
+            await injector.send_table(table.slice(at + 5, 4), timestamp="at", position=at + 5, partition="p")
+            await injector.advance(TIMES[at])
+            await injector.send_many(
+                ORDERS[at + 9 : at + 10], TIMES[at + 9 : at + 10], positions=(at + 9,), partition="p"
+            )
+        assert (injector.accepted, injector.late) == (2_500, 0)
+        await injector.flush()
+        assert injector.watermark == TIMES[2_490]
+        old = pa.table({name: column[:3] for name, column in COLUMNS.items()})
+        await injector.send_table(old, timestamp="at", position=2_500, partition="p")
+        await injector.advance(TIMES[-1])
+        await injector.send_table(table.slice(2_495, 3), timestamp="at", position=2_503, partition="p")
+        assert injector.late == 3, "the records without an ACK hold the watermark below the last promise"
+        await injector.finish()
+    assert len(await everything(server.address, "echo")) == 2_506
+
+
 async def refuse_faulty(injector: Injector, position: int) -> None:
     """Small tables with the usual columns, and faults in their values. None is sent."""
     bad = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(array("i", [0, 1])), pa.py_buffer(b"\xff")])

@@ -75,7 +75,7 @@ class InjectedBatch(OutboundBatch):
         self.bytes += size
 
     def takes(self, table: RecordColumns) -> bool:
-        """Whether columns may be appended: the batch has such columns, and both together are no larger than a delivery."""
+        """Whether columns may be appended: the batch has such columns, and together they are one delivery at most."""
         if not self.tables:
             return False
         first = self.tables[0]

@@ -5,7 +5,8 @@ table's schema. So the schema of the last table that needed no change is kept. A
 rows needs a look at its values alone: nulls, and texts that are no UTF-8.
 
 Invariant: ``SmallTables.read`` gives the records that ``plain_table`` and ``table_parts`` would give, or None. It
-raises nothing: a table with a fault is left to them, and they say what is wrong.
+raises nothing: a table with a fault is left to them, and they say what is wrong. Its columns are those of the caller:
+who keeps the records copies them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from array import array
 from typing import Any, Final
 
-from millwheel.rpc.columns import RecordColumns, exact, names_bytes, plain_types
+from millwheel.rpc.columns import RecordColumns, names_bytes, plain_types
 
 __all__ = ["SmallTables"]
 
@@ -32,8 +33,8 @@ class SmallTables:
         self._timestamp = ""
         self._place = 0
         """The column of timestamps, by its name and its number."""
-        self._fields: list[str] = []
-        """The names of the other columns."""
+        self._others: list[int] = []
+        """The numbers of the other columns."""
         self._most = 0
         """The most rows of a small table with these columns."""
 
@@ -50,14 +51,14 @@ class SmallTables:
             return
         if kind == times.type or (pa.types.is_timestamp(kind) and kind.unit == "us"):
             self._schema, self._timestamp, self._place = schema, timestamp, schema.get_field_index(timestamp)
-            self._fields = [one.name for one in fields]
+            self._others = [schema.get_field_index(one.name) for one in fields]
             self._most = min(_MAX_ROWS, _MAX_NAMES_BYTES // names_bytes(schema.names))
 
     def _is_known(self, data: Any, timestamp: str) -> bool:
         return self._schema is not None and self._timestamp == timestamp and bool(data.schema == self._schema)
 
     def read(self, data: Any, timestamp: str) -> RecordColumns | None:
-        """The records of a small table, in buffers of their own. None: it needs the usual way."""
+        """The records of a small table. None: it needs the usual way."""
         if self._schema is None:
             return None
         import pyarrow as pa
@@ -70,8 +71,7 @@ class SmallTables:
         if len(batches) != 1:
             return None
         batch = batches[0]
-        columns = batch.columns
-        times = columns.pop(self._place)
+        times = batch.column(self._place)
         if times.null_count:
             return None
         try:
@@ -81,6 +81,8 @@ class SmallTables:
         stamps = array("q")
         first = stamps.itemsize * times.offset
         stamps.frombytes(memoryview(times.buffers()[1])[first : first + stamps.itemsize * len(times)])
-        own = pa.RecordBatch.from_arrays(list(map(exact, columns)), names=self._fields)
-        records = RecordColumns(own, stamps, "")
+        values = batch.select(self._others)
+        if values.schema.metadata:
+            values = values.replace_schema_metadata(None)
+        records = RecordColumns(values, stamps, "")
         return records if records.size <= _MAX_BYTES else None

@@ -124,7 +124,7 @@ class TableForms:
         # A row or a key that is too large gets its error where it is encoded.
         large = records.size + known.names_bytes > MAX_VALUE_BYTES  # each row is smaller than all of them
         if (large and records.longest > MAX_VALUE_BYTES) or any(
-            longest_in(values.column(key)) > MAX_KEY_BYTES for key in set(known.keys.values()) if key
+            _has_long(values.column(key)) for key in set(known.keys.values()) if key
         ):
             return _ByRows("a row or its key may be too large")
         return known.keys
@@ -232,6 +232,12 @@ def _is_plain(declared: specs.RecordSchema, number: int) -> bool:
         return described.kind in _PLAIN
     others = [part for part in described.parts if declared.types[part].kind != "none"]
     return len(others) == 1 and declared.types[others[0]].kind in _PLAIN and not declared.types[others[0]].options
+
+
+def _has_long(column: Any) -> bool:
+    """Whether a key of a column is too long. All keys of a small table together are no longer than one may be."""
+    *_, content = column.buffers()
+    return content is not None and content.size > MAX_KEY_BYTES and longest_in(column) > MAX_KEY_BYTES
 
 
 def _keys_of(schema: Any, routing: StreamRouting) -> dict[IncarnationId, str] | _ByRows:

@@ -20,6 +20,7 @@ from millwheel.client.injector.session import InjectorSession
 from millwheel.client.injector.settings import InjectorSettings
 from millwheel.client.injector.small_tables import SmallTables
 from millwheel.client.injector.table_forms import IN_MSGPACK, TableCounts, TableForms
+from millwheel.client.injector.table_intake import TableIntake
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.wording import counted
 from millwheel.rpc.column_keys import bytes_in
@@ -281,6 +282,10 @@ class TableAdmission:
         self._settings = settings
         self._forms = TableForms(session, settings)
         self._small = SmallTables()
+        self.intake = TableIntake(session, admission, self._forms, self._most)
+        """Takes small tables."""
+        self._sizes: tuple[Any, int, int] = None, 0, 0
+        """A routing, and the most records and bytes of a part by it."""
 
     def read(self, data: Any, timestamp: str, id_column: str | None = None) -> Any:
         """What ``send`` takes: the records of a small table that needs no change, or a ``plain_table``. See there."""
@@ -306,6 +311,11 @@ class TableAdmission:
 
         Invariant (G13): a third of the window has room for the part, also if each consumer gets its records.
         """
+        if self._sizes[0] is not self._session.routing:
+            self._sizes = self._session.routing, *self._sizes_now()
+        return self._sizes[1:]
+
+    def _sizes_now(self) -> tuple[int, int]:
         consumers, limits = self._session.routing.consumers.values(), self._settings.limits
         intervals = min((len(one.routes) for one in consumers), default=1)
         deliveries = 1 if intervals <= 1 else _FULL * min(intervals, _MAX_INTERVALS)
@@ -334,6 +344,7 @@ class TableAdmission:
             UsageError: The stream's format is another one than that of a table's rows.
             ValueEncodeError: A row is not of the stream's type.
         """
+        self._admission.drain()
         row = 0
         for records in self._parts(table):
             end = row + len(records)
@@ -344,7 +355,7 @@ class TableAdmission:
 
     def _parts(self, table: Any) -> Iterator[RecordColumns]:
         if isinstance(table, RecordColumns):
-            yield table
+            yield table.cut(0, len(table))
             return
         for values, timestamps in table_parts(table, *self._most()):
             yield RecordColumns(values, timestamps, "")
