@@ -90,18 +90,13 @@ class RecordColumns(Sequence[bytes]):
         self.batch = batch
         self.timestamps = timestamps
         self.key = key
-        self._extremes: tuple[int, int] | None = None
-        if like is not None:
-            self.average, self.size = like.average, like.size
-            self._chunks, self._extremes = like._chunks, like._extremes
-            return
-        self.size: int = batch.nbytes  # it is kept, because it costs as much as ten other looks at a small batch
-        """The size of the columns, in bytes."""
-        names = sum(len(name.encode()) for name in batch.schema.names)
-        self.average: int = -(-self.size // max(1, len(timestamps))) + names
+        self.size: int = batch.nbytes if like is None else like.size
+        """The size of the columns, in bytes. Arrow takes microseconds to compute it."""
+        self.average: int = _average(batch, self.size, len(timestamps)) if like is None else like.average
         """The size of a record, in bytes: that in the columns, and that of their names, which its value has. All count
         alike: so parts of a delivery add up to its size. The buffers of received columns have nothing else."""
-        self._chunks: dict[int, list[bytes]] = {}
+        self._extremes: tuple[int, int] | None = None if like is None else like._extremes
+        self._chunks: dict[int, list[bytes]] = {} if like is None else like._chunks
 
     def __len__(self) -> int:
         return len(self.timestamps)
@@ -261,6 +256,11 @@ def joined(tables: Sequence[RecordColumns], timestamps: array[int]) -> RecordCol
 
     columns = [pa.concat_arrays(parts) for parts in zip(*(one.batch.columns for one in tables), strict=True)]
     return RecordColumns(pa.RecordBatch.from_arrays(columns, schema=first.batch.schema), timestamps, first.key)
+
+
+def _average(batch: Any, size: int, count: int) -> int:
+    names = sum(len(name.encode()) for name in batch.schema.names)
+    return -(-size // max(1, count)) + names
 
 
 @lru_cache(64)

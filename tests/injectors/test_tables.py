@@ -92,7 +92,8 @@ async def test_small_tables_keep_the_order_of_all_calls(server: DevServer, submi
         for at in range(0, 2_500, 10):
             await injector.send(ORDERS[at], timestamp=TIMES[at], position=at, partition="p")
             await injector.send_table(table.slice(at + 1, 4), timestamp="at", position=at + 1, partition="p")
-            await injector.send_table(table.slice(at + 5, 4), timestamp="at", position=at + 5, partition="p")
+            await injector.send(ORDERS[at + 5], timestamp=TIMES[at + 5], position=at + 5, partition="p")
+            await injector.send_table(table.slice(at + 6, 3), timestamp="at", position=at + 6, partition="p")
             await injector.advance(TIMES[at])
             await injector.send_many(
                 ORDERS[at + 9 : at + 10], TIMES[at + 9 : at + 10], positions=(at + 9,), partition="p"
@@ -100,8 +101,7 @@ async def test_small_tables_keep_the_order_of_all_calls(server: DevServer, submi
         assert (injector.accepted, injector.late) == (2_500, 0)
         await injector.flush()
         assert injector.watermark == TIMES[2_490]
-        old = pa.table({name: column[:3] for name, column in COLUMNS.items()})
-        await injector.send_table(old, timestamp="at", position=2_500, partition="p")
+        await injector.send_table(table.slice(0, 3), timestamp="at", position=2_500, partition="p")
         await injector.advance(TIMES[-1])
         await injector.send_table(table.slice(2_495, 3), timestamp="at", position=2_503, partition="p")
         assert injector.late == 3, "the records without an ACK hold the watermark below the last promise"

@@ -320,7 +320,7 @@ class TableAdmission:
         intervals = min((len(one.routes) for one in consumers), default=1)
         deliveries = 1 if intervals <= 1 else _FULL * min(intervals, _MAX_INTERVALS)
         part = 3 * max(1, len(consumers))
-        records = min(int(DELIVERY_RECORDS * deliveries), limits.window_records // part)
+        records = min(int(DELIVERY_RECORDS * deliveries), self._session.core.window // part)
         return max(1, records), max(1, min(int(DELIVERY_BYTES * deliveries), limits.window_bytes // part))
 
     async def send(
