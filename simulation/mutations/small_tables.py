@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from millwheel.client.injector import outbound
 from millwheel.client.injector.intake import RecordIntake
-from millwheel.client.injector.outbound import OutboundQueues
 from millwheel.client.injector.outbound_queue import InjectedBatch
 from millwheel.client.injector.table_buffer import TableBuffer
 from simulation.mutations.base import rewriting
@@ -19,7 +19,7 @@ rewriting(
     "joined-over-a-gap",
     "G1",
     "a delivery of several tables is complete only if no position between them is missing",
-    OutboundQueues._opened,
+    outbound,
     "max(batch.gapless, gapless)",
     "batch.gapless",
     seeds=0,
