@@ -83,6 +83,6 @@ rewriting(
     "self._admission.drain()  # small tables that were sent before",
     "pass",
     seeds=0,
-    test="tests/injectors/test_tables.py::test_small_tables_keep_the_order_of_all_calls",
+    test="tests/injectors/test_small_tables.py::test_small_tables_keep_the_order_of_all_calls",
     why=_WHY,
 )

@@ -135,7 +135,7 @@ async def test_without_a_worker_records_with_local_keys_go_on() -> None:
     assert workers.asked == []
 
 
-def test_only_fields_without_code_or_a_request_are_shared_by_consumers() -> None:
+def test_keys_of_fields_alone_are_shared_by_consumers() -> None:
     def of(**given: Any) -> ConsumerRouting:
         return ConsumerRouting(IncarnationId("c"), [Route(ALL_KEYS, "j", "a")], computation="c", **given)
 
