@@ -89,8 +89,7 @@ class StateRows:
         self._captured += self._cells.rows_of(self._taken[first : self._next])
         if self.left:
             return []
-        self._taken = []
-        rows, self._captured = self._captured, []
+        rows, self._captured, self._taken = self._captured, [], []
         self._number += 1
         self.flush = (self._number, rows)
         config = self._config
