@@ -61,7 +61,7 @@ def test_an_archive_of_another_installation_stays(tmp_path: Path, program: Path)
     assert run(program, "-m", "show", path=[other, tmp_path / "site"]) == "archive 4.2 __main__ []"
 
 
-def test_a_package_that_shadows_the_installed_one_changes_nothing(tmp_path: Path, program: Path) -> None:
+def test_an_archive_stays_if_another_package_comes_next(tmp_path: Path, program: Path) -> None:
     """Without its archive, the installation would come after another one of the user's path."""
     archive = installed(tmp_path / "site", "4.3")
     installed(tmp_path / "users", "4.2")
