@@ -106,10 +106,10 @@ rewriting(
     "G8",
     "a batch waits for the records of a delivery only if that is the next event",
     RunShare.follows,
-    "return type(argument) is kind and found == call",
-    "return type(argument) is kind",
+    "if found == call:",
+    "if True:",
     seeds=20,
-    test="tests/worker/test_host.py::test_no_delivery_is_followed_by_one_for_another_core",
+    test="tests/worker/test_followed.py::test_no_delivery_is_followed_by_one_for_another_core",
     why="the other core must be of the same topology, and then rest",
 )
 
@@ -130,7 +130,7 @@ rewriting(
     "G8",
     "a small delivery waits for no other one",
     IntervalPump,
-    "len(delivery.keys) >= self._state.settings.gathered_from",
+    "runner.batch.records >= self._state.settings.gathered_from",
     "True",
     seeds=0,
     test=f"{_GATHERED}::test_a_small_delivery_waits_for_no_other",
@@ -142,9 +142,21 @@ rewriting(
     "G13",
     "a full batch waits for no records",
     IntervalPump,
-    "return self._gathers and not self._scheduler.runner.full()",
-    "return self._gathers",
+    " and not runner.full()",
+    "",
     seeds=0,
     test=f"{_GATHERED}::test_a_full_batch_waits_for_no_other_delivery",
     why="few of its batches are full",
+)
+
+rewriting(
+    "gathered-for-ever",
+    "G8",
+    "a batch waits for a bounded number of events",
+    IntervalPump,
+    " or self._waited >= _MAX_WAITS",
+    "",
+    seeds=0,
+    test=f"{_GATHERED}::test_the_wait_for_records_ends_after_some_events",
+    why="its queues are short",
 )

@@ -26,6 +26,9 @@ from millwheel.worker.owner import OwnerPump
 
 __all__ = ["IntervalPump"]
 
+_MAX_WAITS: Final = 64
+"""For so many events in succession a batch waits for more records."""
+
 _REPEAT_REPORT_US: Final = 5_000_000
 """Minimum time in microseconds before an unchanged watermark is reported again because its key has failed again."""
 
@@ -46,14 +49,20 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         """The wall-clock time of the next processing-time timer."""
         self._alarm: int | None = None
         """When blocked keys or commits need a Tick, a time of ``elapsed``."""
+        self._followed = False
+        """Whether another delivery is the next event, as the driver says."""
         self._gathers = False
         """Whether the batch waits for the records of the next delivery, which is the next event."""
+        self._waited = 0
+        """For how many events in succession it has waited."""
 
     def run(self, event: IntervalEvent) -> list[IntervalEffect]:
         """Do everything that is possible after ``event``, and report the output watermark."""
         out: list[IntervalEffect] = []
         if not self._skips_work(event):
-            self._gathers = type(event) is Delivery and event.followed and self._is_large(event)
+            self._followed = isinstance(event, Delivery | Appended | GroupWatermarks) and event.followed
+            self._waited = self._waited + 1 if self._gathers else 0
+            self._gathers = False
             if type(event) is Appended and self._rests_after_append():
                 self._end_step(out)
             else:
@@ -170,7 +179,8 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
                 # The queue is empty and no append is in flight, so the watermark can advance and timers read from the
                 # store can be loaded now.
                 continue
-            began = not self._waits_for_records and commits.try_commit(out)
+            self._gathers = self._waits_for_records()
+            began = not self._gathers and commits.try_commit(out)
             if began and commits.strong and self.is_at_rest():
                 break
             more = began or checkpoints.releasing != releasing
@@ -197,19 +207,19 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         if (retry := scheduler.next_retry()) is not None and (self._alarm is None or retry < self._alarm):
             self._alarm = retry
 
-    def _is_large(self, delivery: Delivery) -> bool:
-        return len(delivery.keys) >= self._state.settings.gathered_from
-
-    @property
     def _waits_for_records(self) -> bool:
         """Whether the batch waits for more records before it is sealed.
 
         A key that occurs in several deliveries has its state encoded and journaled once for all of them. So while the
         next delivery is there already, the batch grows up to its limits.
 
-        Invariant (G8): the next event of this core is a delivery, and it ends the wait or finds the next one behind it.
+        Invariant (G8): the next event of this core is a delivery. It ends the wait, or the next one is behind it. After
+        ``_MAX_WAITS`` events the wait ends in any case: deliveries of duplicates add nothing to the batch.
         """
-        return self._gathers and not self._scheduler.runner.full()
+        if not self._followed or self._waited >= _MAX_WAITS:
+            return False
+        runner = self._scheduler.runner
+        return runner.batch.records >= self._state.settings.gathered_from and not runner.full()
 
     def _run(self) -> None:
         self._scheduler.run(not self._commits.open_commit_full, not self._checkpoints.releasing)

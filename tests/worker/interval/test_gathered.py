@@ -79,6 +79,38 @@ def test_each_other_event_ends_the_wait(event: Any) -> None:
 
 
 @pytest.mark.guarantee("G1", "G8", section="6.1.1")
+def test_a_batch_waits_over_appends_and_watermarks() -> None:
+    """What comes between two deliveries that are there ends no wait: the next delivery is the next event again."""
+    driver = IntervalDriver(Counter(), settings=EACH)
+    driver.deliver(("a", "", 10))
+    driver.deliver(("b", "", 20), followed=True)
+    (append,) = driver.take(m.AppendEntry)
+    driver.entries.append(append.append.entry)
+    driver.handle(m.Appended(append.append.commit, followed=True))
+    assert appends(driver) == 0
+    driver.handle(m.GroupWatermarks({"injector/in": 5}, followed=True))
+    assert appends(driver) == 0
+    driver.deliver(("b", "", 30))
+    driver.commit()
+    assert states(driver) == {b"b": b"\x02"}
+
+
+@pytest.mark.guarantee("G8", section="6.1.1")
+def test_the_wait_for_records_ends_after_some_events() -> None:
+    """Deliveries of duplicates add nothing to the batch. However many come, its records are committed."""
+    driver = IntervalDriver(Counter(), settings=EACH)
+    driver.deliver(("a", "", 10))
+    driver.commit_all()
+    driver.deliver(("b", "", 20), followed=True)
+    for _ in range(100):
+        driver.position = 0
+        driver.deliver(("a", "", 10), followed=True)
+        if appends(driver):
+            break
+    assert appends(driver) == 1
+
+
+@pytest.mark.guarantee("G1", "G8", section="6.1.1")
 def test_a_failing_hook_undoes_its_key_in_both_deliveries() -> None:
     driver = IntervalDriver(Counter(), settings=EACH)
     driver.deliver(("a", "", 10), ("b", "", 10), followed=True)

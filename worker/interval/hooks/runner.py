@@ -297,7 +297,6 @@ class Runner:
         self.measure(self._setup.program.record_hook, meter.records, calls, began, key, many)
         queued.cursor += ran
         batch.records += ran
-        batch.size += ran * receipt.average
         if many and self.trial.rows:
             # A call that fails undoes all that its keys did in the batch. So the next one gets a batch of its own.
             self._limit = min(self._limit, batch.records)
