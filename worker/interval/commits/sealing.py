@@ -89,6 +89,38 @@ def _described(codec: StateCodec, value: Any, error: Exception) -> Exception:
     return error
 
 
+def _bytes_of(encoded: Any) -> bytes:
+    """An encoding as bytes. The user's codec may return another bytes-like type."""
+    return encoded if type(encoded) is bytes else bytes(memoryview(encoded))
+
+
+def _checked(
+    codec: StateCodec,
+    unchecked: list[Any],
+    changed: list[tuple[bytes, bytes]],
+    cells: list[Any],
+    broken: list[tuple[bytes, Exception]],
+) -> tuple[list[tuple[bytes, bytes]], list[Any]]:
+    """The changed states that pass the check of the codec, with their cells. ``broken`` takes the others.
+
+    ``unchecked`` has those that were not checked when they were encoded. Usually one exact test of all of them passes.
+    """
+    if not unchecked or codec.plain is None or codec.plain.exact_all(unchecked):
+        return changed, cells
+    kept: list[tuple[bytes, bytes]] = []
+    of_kept: list[Any] = []
+    for (key, encoded), cell in zip(changed, cells, strict=True):
+        try:
+            if encoded and codec.check is not None:
+                codec.check(cell.value, encoded)
+        except Exception as error:
+            broken.append((key, _described(codec, cell.value, error)))
+        else:
+            kept.append((key, encoded))
+            of_kept.append(cell)
+    return kept, of_kept
+
+
 class Sealer:
     """Seals batches in the order of their commit numbers."""
 
@@ -114,9 +146,9 @@ class Sealer:
         encode, check, default, plain = codec.encode, codec.check, codec.default, codec.plain
         cls = None if plain is None else plain.cls
         bare = encode if plain is None else plain.encode
-        exact = None if plain is None else plain.exact
         changed: list[tuple[bytes, bytes]] = []
         cells: list[Any] = []
+        unchecked: list[Any] = []
         broken: list[tuple[bytes, Exception]] = []
         for key, context in batch.contexts.items():
             cell = context._cell
@@ -124,26 +156,26 @@ class Sealer:
             if value is UNSET:
                 continue
             try:
-                encoded = bare(value) if value.__class__ is cls else encode(value) if value is not None else b""
-                if encoded.__class__ is not bytes:
-                    encoded = bytes(memoryview(encoded))  # the user's codec may return another bytes-like type
+                encoded = _bytes_of(bare(value) if type(value) is cls else encode(value) if value is not None else b"")
                 if encoded == cell.encoded:
                     continue
                 if encoded == default:
                     encoded = b""
-                elif check is not None and encoded and (exact is None or not exact(value)):
-                    check(value, encoded)
+                elif check is not None and encoded:
+                    if plain is None:
+                        check(value, encoded)
+                    else:
+                        unchecked.append(value)
             except Exception as error:
                 broken.append((key, _described(codec, value, error)))
-                continue
-            if not encoded and not cell.encoded:
                 continue
             if len(encoded) > MAX_STATE_BYTES:
                 what = f"the state of key {context.key!r}"
                 broken.append((key, TooLargeError(what, len(encoded), MAX_STATE_BYTES, _SMALLER_STATES)))
-            else:
+            elif encoded or cell.encoded:
                 changed.append((key, encoded))
                 cells.append(cell)
+        changed, cells = _checked(codec, unchecked, changed, cells, broken)
         for key, reason in broken:
             self._failed(key, reason)
         batch.changed = cells
