@@ -45,21 +45,23 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         """The wall-clock time of the next processing-time timer."""
         self._alarm: int | None = None
         """When blocked keys or commits need a Tick, a time of ``elapsed``."""
+        self._followed = False
+        """Whether another delivery is the next event, as the driver says."""
         self._gathers = False
         """Whether the batch waits for the records of the next delivery, which is the next event."""
         self._gathers_since = 0
         """When that wait began, a time of ``elapsed``."""
-        self._records_before = 0
-        """How many records the batch had before the event."""
 
     def run(self, event: IntervalEvent) -> list[IntervalEffect]:
         """Do everything that is possible after ``event``, and report the output watermark."""
         if self._skips_work(event):
             return self._report()
-        self._gathers = type(event) is Delivery and event.followed and self._may_gather(event)
+        self._followed = isinstance(event, Delivery | Appended | GroupWatermarks) and event.followed
+        if not self._gathers:
+            self._gathers_since = self._state.clocks.elapsed
+        self._gathers = False
         rests = type(event) is Appended and self._rests_after_append()
         out = self._end_step() if rests else self.work()
-        self._gathers = self._waits_for_records
         out += self._report()
         return out
 
@@ -175,7 +177,8 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
                 # The queue is empty and no append is in flight, so the watermark can advance and timers read from the
                 # store can be loaded now.
                 continue
-            if not self._waits_for_records:
+            self._gathers = self._waits_for_records()
+            if not self._gathers:
                 began, effects = commits.try_commit()
                 out += effects
             if began and commits.strong and self.is_at_rest():
@@ -207,27 +210,20 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
             self._alarm = retry
         return out
 
-    def _may_gather(self, delivery: Delivery) -> bool:
-        """Whether the batch may wait for the delivery behind ``delivery``: it is large, and the wait is not over."""
-        settings, now = self._state.settings, self._state.clocks.elapsed
-        if not self._gathers:
-            self._gathers_since = now
-        self._records_before = self._scheduler.runner.batch.records
-        return len(delivery.keys) >= settings.gathered_from and now - self._gathers_since < settings.gathered_for
-
-    @property
     def _waits_for_records(self) -> bool:
         """Whether the batch waits for more records before it is sealed.
 
         A key that occurs in several deliveries has its state encoded and journaled once for all of them. So while the
         next delivery is there already, the batch grows up to its limits.
 
-        Invariant (G8): the next event of this core is a delivery, and it ends the wait or finds the next one behind it.
-        The wait ends after ``gathered_for``, with a full batch, and with a delivery that adds nothing to the batch,
-        such as one of duplicates. Who could break it: a driver that states ``followed`` for another event.
+        Invariant (G8): the next event of this core is a delivery. It ends the wait, or the next one is behind it. The
+        wait ends after ``gathered_for`` in any case: deliveries of duplicates add nothing to the batch. Who could break
+        it: a driver that states ``followed`` for another event.
         """
-        runner = self._scheduler.runner
-        return self._gathers and runner.batch.records > self._records_before and not runner.full()
+        settings, runner = self._state.settings, self._scheduler.runner
+        if not self._followed or self._state.clocks.elapsed - self._gathers_since >= settings.gathered_for:
+            return False
+        return runner.batch.records >= settings.gathered_from and not runner.full()
 
     def _run(self) -> None:
         self._scheduler.run(not self._commits.open_commit_full, not self._checkpoints.releasing)
