@@ -116,6 +116,8 @@ class MakeBatches(BatchComputation[Any, Collected[K]], Generic[K]):
         self._batch_type = batch_type
         self._most = most
         self._delay = delay
+        # What is collected is written with each commit. Within its delay, the batch is not later by that.
+        self._collects = delay // 2
 
     def declared_outputs(self) -> Mapping[str, Any]:
         return {self._output: self._batch_type}

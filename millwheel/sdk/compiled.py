@@ -83,6 +83,8 @@ class CompiledComputation:
     """Whether it reads records from outside, by timers: see ``Computation._feeds``."""
     writes: bool = False
     """Whether no hook begins before the commits of former ones are durable: see ``Computation._writes``."""
+    collects: int = 0
+    """For how many microseconds a commit may wait for more records: see ``Computation._collects``."""
     windows: ColumnWindows | None = None
     """How windows are kept by columns. None: each pane is in the state of its key, or it has no windows."""
     columns: ColumnPlan = field(default_factory=lambda: ColumnPlan("", {}))
@@ -176,6 +178,7 @@ def compile_computation(
         begins_with=None if computation._begins_with is None else encode_key(computation._begins_with),
         feeds=computation._feeds,
         writes=computation._writes,
+        collects=computation._collects,
         windows=windows,
         columns=ColumnPlan(
             columns.by_hooks,

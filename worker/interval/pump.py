@@ -8,6 +8,7 @@ from typing import Final
 from millwheel.model.time import TimeDomain
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.worker.interval.cache.eviction import evict_cells
+from millwheel.worker.interval.commits.commit_wait import CommitWait
 from millwheel.worker.interval.commits.commits import CommitPipeline
 from millwheel.worker.interval.hold_explanations import BLOCKED, hold_detail, hold_subject
 from millwheel.worker.interval.hooks.scheduler import KeyScheduler
@@ -48,6 +49,7 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         """When blocked keys or commits need a Tick, a time of ``elapsed``."""
         self._gathers = False
         """Whether the batch waits for the records of the next delivery, which is the next event."""
+        self._wait = CommitWait(state, scheduler.runner, commits.checkpoints)
 
     def run(self, event: IntervalEvent) -> list[IntervalEffect]:
         """Do everything that is possible after ``event``, and report the output watermark."""
@@ -116,6 +118,7 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
             or self._checkpoints.rows.left
             or self._checkpoints.rows.settling
             or self._gathers
+            or self._wait.until is not None
         ):
             return False
         event, processing = timers.event_time.first_time, timers.processing_time.first_time
@@ -170,7 +173,9 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
                 # The queue is empty and no append is in flight, so the watermark can advance and timers read from the
                 # store can be loaded now.
                 continue
-            began = not self._waits_for_records and commits.try_commit(out)
+            began = not self._waits_for_records and not self._wait.goes_on() and commits.try_commit(out)
+            if began:
+                self._wait.until = None
             if began and commits.strong and self.is_at_rest():
                 break
             more = began or checkpoints.releasing != releasing
@@ -194,8 +199,9 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
             state.meter.slow = None
         self._timer_due_at = scheduler.next_timer_due()
         self._alarm = commits.next_alarm()
-        if (retry := scheduler.next_retry()) is not None and (self._alarm is None or retry < self._alarm):
-            self._alarm = retry
+        for at in (scheduler.next_retry(), self._wait.alarm()):
+            if at is not None and (self._alarm is None or at < self._alarm):
+                self._alarm = at
 
     def _is_large(self, delivery: Delivery) -> bool:
         return len(delivery.keys) >= self._state.settings.gathered_from
