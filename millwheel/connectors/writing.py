@@ -153,7 +153,7 @@ class MakeBatches(BatchComputation[Any, Collected[K]], Generic[K]):
             start = end
 
     def _end(self, pending: Collected[K], sizes: Sequence[int], start: int) -> int:
-        """Which record is the first one from ``start`` on that does not fit into the batch. One fits into an empty."""
+        """The first record from ``start`` on that does not fit into the batch. An empty one takes one of any size."""
         room = max(1, self._most - len(pending.values))
         filled = list(accumulate(sizes[start : start + room], initial=pending.size))
         return max(start + bisect_right(filled, _BATCH_BYTES) - 1, start + (not pending.values))

@@ -198,7 +198,7 @@ class RecordBatch(Generic[In_co]):
         if not same or isinstance(self._rows.delivered, RecordColumns):
             return list(map(codec.encode, self.values))
         if form.encoding is DeliveredEncoding.SAME:
-            assert self.values is not None
+            _ = self.values  # it raises for one that does not decode
         return self._encoded()
 
     def _rows_by_key(self) -> Iterator[tuple[list[int], list[int]]]:
