@@ -1,7 +1,11 @@
 """The process that fills the input topic: ``python -m bench.kafka_count.feed BROKER TOPIC HITS SECONDS``.
 
-``HITS`` is a :class:`Hits` as JSON. Its records are spread over so many seconds; 0: as fast as possible. Each record is
-in the topic once, also if the broker is killed meanwhile. The exit code is 0 only if the broker has all of them.
+``HITS`` is a :class:`Hits` as JSON. Its records are spread over so many seconds; 0: as fast as possible. The exit code
+is 0 only if the broker has all of them.
+
+Each record is in the topic once, also if the broker is killed meanwhile, as long as the records are new: a broker that
+restarts forgets a producer whose newest timestamp is older than ``producer.id.expiration.ms``, a day. It then takes a
+batch that it has a second time (seen with Kafka 4.3.1).
 """
 
 from __future__ import annotations

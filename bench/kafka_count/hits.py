@@ -11,7 +11,7 @@ from zlib import crc32
 __all__ = ["EPOCH_MS", "Hits", "Message", "Window"]
 
 EPOCH_MS: Final = 1_700_000_000_000
-"""The event time of the first record: a moment in 2023. Windows must divide it."""
+"""The event time of the first record, unless a run gives another one: a moment in 2023."""
 _LATE_IN: Final = 100
 """One of so many records is out of order."""
 _TEXT: Final = "x" * 40
@@ -40,8 +40,9 @@ class Hits:
         records: How many are counted.
         keys: How many keys there are. At least as many as partitions, so that each partition is closed.
         per_second: Records in a second of event time.
-        window_ms: The size of the tumbling windows, in milliseconds. It divides :data:`EPOCH_MS`.
+        window_ms: The size of the tumbling windows, in milliseconds. It divides ``first_ms``.
         partitions: Of the topic.
+        first_ms: The event time of the first record, in milliseconds.
     """
 
     records: int
@@ -49,9 +50,10 @@ class Hits:
     per_second: float
     window_ms: int
     partitions: int = 4
+    first_ms: int = EPOCH_MS
 
     def __post_init__(self) -> None:
-        if self.records < 1 or self.keys < self.partitions or self.per_second <= 0 or EPOCH_MS % self.window_ms:
+        if self.records < 1 or self.keys < self.partitions or self.per_second <= 0 or self.first_ms % self.window_ms:
             raise ValueError(f"no input can be made like this: {self}")
 
     @property
@@ -67,7 +69,7 @@ class Hits:
     @property
     def end_ms(self) -> int:
         """The end of the last window that is counted. Only records that close windows are later."""
-        last = EPOCH_MS + int((self.records - 1) * 1_000 / self.per_second)
+        last = self.first_ms + int((self.records - 1) * 1_000 / self.per_second)
         return last - last % self.window_ms + self.window_ms
 
     def place(self, number: int) -> tuple[int, int]:
@@ -75,9 +77,9 @@ class Hits:
         if number >= self.records:
             return number - self.records, self.end_ms + self.out_of_order_ms + self.window_ms
         mixed = crc32(b"%d" % number)
-        at = EPOCH_MS + int(number * 1_000 / self.per_second)
+        at = self.first_ms + int(number * 1_000 / self.per_second)
         if (mixed >> 16) % _LATE_IN == 0:
-            at = max(EPOCH_MS, at - mixed % (self.window_ms // 5))
+            at = max(self.first_ms, at - mixed % (self.window_ms // 5))
         return mixed % self.keys, at
 
     def message(self, number: int) -> Message:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -46,6 +47,13 @@ def test_each_record_follows_from_its_number_alone() -> None:
     assert [HITS.message(number) for number in (7, 3, 7)] == [HITS.message(number) for number in (7, 3, 7)]
     numbers = [msgspec.json.decode(HITS.message(number).value)["number"] for number in range(HITS.total)]
     assert numbers == list(range(HITS.total))
+
+
+def test_a_run_may_begin_at_another_time() -> None:
+    later = replace(HITS, first_ms=EPOCH_MS + 60_000)
+    assert later.counts() == {(key, start + 60_000): count for (key, start), count in HITS.counts().items()}
+    assert later.counts() == naive(later)
+    assert later.message(0).at == EPOCH_MS + 60_000
 
 
 def test_disorder_in_a_partition_is_less_than_expected() -> None:

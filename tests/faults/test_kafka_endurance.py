@@ -49,7 +49,14 @@ PLACE: Final = BUILD / "kafka-endurance"
 KILLED: Final = ("worker", "broker", "leading master")
 """What is killed, by turns."""
 PARTITIONS: Final = 4
-HITS = Hits(RECORDS, keys=200, per_second=RECORDS / SECONDS, window_ms=1_000, partitions=PARTITIONS)
+HITS = Hits(
+    RECORDS,
+    keys=200,
+    per_second=RECORDS / SECONDS,
+    window_ms=1_000,
+    partitions=PARTITIONS,
+    first_ms=int(time.time()) * 1_000,  # of today, so that a broker that is killed knows its producer
+)
 _CATCH_UP: Final = 300.0 + SECONDS
 """Seconds after the last record in which all results must have come."""
 _SETTLE: Final = 10.0

@@ -55,6 +55,8 @@ class IntervalSettings:
     gathered_from: int = 128
     """The number of records from which on those of a delivery wait for the next one, if that is the next event. Fewer
     have hardly a key in common, and their senders wait for each of them."""
+    gathered_for: int = 50_000
+    """Maximum time for which a batch waits for further deliveries (G8): about the time of one commit's hooks."""
     collect_most: int = 0
     """The longest time that a commit of a computation which collects waits for more records, if there are
     ``gathered_from`` (``CompiledComputation.collects``). Servers set it to ``COLLECT_MOST_US``."""
