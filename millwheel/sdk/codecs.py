@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import NoneType
@@ -33,6 +33,7 @@ from millwheel.sdk.exact_types import Exact, ExactAll, exact_test, exact_test_of
 from millwheel.sdk.known_types import known
 from millwheel.sdk.records import (
     EncodeAll,
+    decoder_of_all,
     described_decoder,
     exact_check,
     typed_encoder,
@@ -108,6 +109,8 @@ class ValueCodec:
     """Copies a value for a function that may change what it gets."""
     verify_all: EncodeAll
     """Encodes many values, each as ``verify`` does."""
+    decode_all: Callable[[Sequence[bytes]], list[Any]]
+    """Decodes many values, each as ``decode`` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +194,7 @@ def codec_for(record_type: Any, where: str, codec: Codec[Any] | None = None) -> 
         wrapped,
         lambda value: decode(_as_bytes(encode(value))),
         verifying_encoder_of_all(encode, verify, exact_all),
+        decoder_of_all(decode, wrapped),
     )
 
 

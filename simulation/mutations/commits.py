@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.worker.interval.commits.commit_wait import CommitWait
 from millwheel.worker.interval.commits.commits import CommitPipeline
 from millwheel.worker.interval.commits.sealing import Sealer
 from millwheel.worker.interval.hooks.blocked_keys import BlockedKeys
@@ -147,6 +148,44 @@ rewriting(
     seeds=0,
     test=f"{_GATHERED}::test_a_full_batch_waits_for_no_other_delivery",
     why="few of its batches are full",
+)
+
+_WAIT = "tests/worker/interval/test_commit_wait.py::test_"
+
+rewriting(
+    "collecting-without-end",
+    "G8",
+    "a commit waits for more records for a limited time",
+    CommitWait,
+    "return now < self.until",
+    "return True",
+    seeds=0,
+    test=f"{_WAIT}deliveries_share_a_commit_until_the_wait_is_over",
+    why="one simulated topology of ten has a sink, and its timers end the wait",
+)
+
+rewriting(
+    "collecting-without-alarm",
+    "G8",
+    "an alarm ends the wait of a commit for more records",
+    IntervalPump,
+    "for at in (scheduler.next_retry(), self._wait.alarm()):",
+    "for at in (scheduler.next_retry(), None):",
+    seeds=0,
+    test=f"{_WAIT}deliveries_share_a_commit_until_the_wait_is_over",
+    why="there other events come soon",
+)
+
+rewriting(
+    "collecting-with-a-production",
+    "G8",
+    "a commit with a production waits for no record",
+    CommitWait,
+    "return all(context._productions is None for context in batch.contexts.values())",
+    "return True",
+    seeds=0,
+    test=f"{_WAIT}a_production_waits_for_no_record",
+    why="it costs time alone",
 )
 
 rewriting(

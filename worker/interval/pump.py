@@ -7,6 +7,7 @@ from typing import Final
 from millwheel.model.time import TimeDomain
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.worker.interval.cache.eviction import evict_cells
+from millwheel.worker.interval.commits.commit_wait import CommitWait
 from millwheel.worker.interval.commits.commits import CommitPipeline
 from millwheel.worker.interval.hold_explanations import BLOCKED, hold_detail, hold_subject
 from millwheel.worker.interval.hooks.scheduler import KeyScheduler
@@ -51,6 +52,7 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         """Whether the batch waits for the records of the next delivery, which is the next event."""
         self._gathers_since = 0
         """When that wait began, a time of ``elapsed``."""
+        self._wait = CommitWait(state, scheduler.runner, commits.checkpoints)
 
     def run(self, event: IntervalEvent) -> list[IntervalEffect]:
         """Do everything that is possible after ``event``, and report the output watermark."""
@@ -120,6 +122,7 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
             or self._checkpoints.rows.left
             or self._checkpoints.rows.settling
             or self._gathers
+            or self._wait.until is not None
         ):
             return False
         event, processing = timers.event_time.first_time, timers.processing_time.first_time
@@ -169,7 +172,7 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
             blocked_keys.again = False
             if not blocked_keys.stopped:
                 self._run()
-            settled, began = False, False
+            settled = False
             if commits.weak_commits.queue:
                 settled, effects = commits.settle_weak()
                 out += effects
@@ -177,10 +180,8 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
                 # The queue is empty and no append is in flight, so the watermark can advance and timers read from the
                 # store can be loaded now.
                 continue
-            self._gathers = self._waits_for_records()
-            if not self._gathers:
-                began, effects = commits.try_commit()
-                out += effects
+            began, effects = self._commit()
+            out += effects
             if began and commits.strong and self.is_at_rest():
                 break
             out += (progress := commits.report_progress())
@@ -197,6 +198,16 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         out += self._end_step()
         return out
 
+    def _commit(self) -> tuple[bool, list[IntervalEffect]]:
+        """Seal the batch and start its commit, unless it waits for more records. Returns whether a commit began."""
+        self._gathers = self._waits_for_records()
+        if self._gathers or self._wait.goes_on():
+            return False, []
+        began, effects = self._commits.try_commit()
+        if began:
+            self._wait.until = None
+        return began, effects
+
     def _end_step(self) -> list[IntervalEffect]:
         """Pass on what hooks left to do, and find the next deadline."""
         state, scheduler, commits = self._state, self._scheduler, self._commits
@@ -206,8 +217,9 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
             state.meter.slow = None
         self._timer_due_at = scheduler.next_timer_due()
         self._alarm = commits.next_alarm()
-        if (retry := scheduler.next_retry()) is not None and (self._alarm is None or retry < self._alarm):
-            self._alarm = retry
+        for at in (scheduler.next_retry(), self._wait.alarm()):
+            if at is not None and (self._alarm is None or at < self._alarm):
+                self._alarm = at
         return out
 
     def _waits_for_records(self) -> bool:
