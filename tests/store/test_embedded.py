@@ -118,7 +118,7 @@ async def ended_appends(store: EmbeddedStore, appends: list[tuple[str, Append]])
     """What appends without a coroutine end with, in the order of their ends."""
     ended: asyncio.Queue[BaseException | None] = asyncio.Queue()
     for journal, append in appends:
-        store.append_soon(journal, append, ended.put_nowait)
+        store.append_soon(journal, append, ended.put_nowait, asyncio.get_running_loop().call_soon)
     return [await ended.get() for _ in appends]
 
 

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 from millwheel.coordination.contract import Coordinator, CoordinatorError
@@ -153,6 +154,7 @@ class DeliverySender:
         hosted: Mapping[str, SendingInterval],
         address: str,
         background: Callable[[Coroutine[Any, Any, None]], None],
+        after_sync: Callable[[Callable[[], None]], None] = lambda call: call(),
     ) -> None:
         """
         Args:
@@ -161,7 +163,9 @@ class DeliverySender:
             hosted: The intervals in this process, by journal.
             address: This process's address.
             background: Runs a coroutine in the background.
+            after_sync: Runs a call when the commits of this process so far are on the disk.
         """
+        self._after_sync = after_sync
         self._catalog = catalog
         self._hosted = hosted
         self._address = address
@@ -194,7 +198,7 @@ class DeliverySender:
         peer = self.peers.get(address)
         if peer is None:
             peer = self.peers[address] = PeerConnection(address, open_channel)
-        peer.send(delivery, sender.channel)
+        self._after_sync(partial(peer.send, delivery, sender.channel))
 
     async def _discard(self, host: CoreHost, channel: HostChannel, delivery: Delivery) -> None:
         """Discard a batch for a removed consumer. If the removal is not certain, try again later."""
@@ -226,6 +230,9 @@ class DeliverySender:
 
 class HostChannel:
     """All receivers' answers to one host's batches. ACKs are posted at once. Refused batches are sent again later."""
+
+    is_local: Final = True
+    """Whether the answers of an interval of this process stay in this process."""
 
     def __init__(self, host: CoreHost) -> None:
         self._host = host

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -41,7 +42,7 @@ from millwheel.worker.messages import (
     SnapshotHoldAnswer,
     Tick,
 )
-from millwheel.worker.process.appends import JournalAppends
+from millwheel.worker.process.appends import JournalAppends, after_sync_of
 from millwheel.worker.process.calls import HostCalls
 from millwheel.worker.process.opening import without_garbage_collection
 from millwheel.worker.process.run_queue import RunShare
@@ -63,6 +64,8 @@ _NOT_OWNER: Final = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
 
 HostedEvent = IntervalEvent | LogEvent
 HostedEffect = IntervalEffect | LogEffect
+_LeavingEffect = Report | SubscriberEffect | ReleasePrepared | SnapshotHoldAnswer
+"""An effect that others than this process's intervals see."""
 HostedCore = Core[Any, HostedEffect]
 """What a host drives: an interval core, or a stream log's core. It passes on only events of that core."""
 
@@ -95,7 +98,8 @@ class EventHost(ABC):
         self._now = clock
         self.retried = RetriedCalls(f"journal {journal}", (StoreUnavailableError, CoordinatorUnavailableError))
         """The calls that the core waits for. Any thread may ask whether one is repeated."""
-        self._appends = JournalAppends(self, store, self.retried)
+        self._appends = JournalAppends(self, store, self.retried, queue.at_end)
+        self._after_sync: Callable[[Callable[[], None]], None] = after_sync_of(store)
         self._queue = queue
         self._send, self._report, self._hooks, self._subscribers = send, report, hooks, subscribers
         self._refused = refused
@@ -148,22 +152,23 @@ class EventHost(ABC):
     # Effects.
 
     def perform(self, effects: Sequence[HostedEffect]) -> None:
-        """Perform the effects of an event, in their order."""
+        """Perform the effects of an event, in their order.
+
+        Invariant (G1, G7): what leaves the process because of a commit leaves it when the commit is on the disk. The
+        core may have its :class:`Appended` before that. Who could break it: an effect that leaves the process, and is
+        not passed to ``_leave``. Batches and ACKs between intervals of this process need not wait: what follows from
+        them is written after the commit, so the disk has it only if it has the commit.
+        """
         for effect in effects:
             match effect:
                 case AnswerDelivery():
-                    answered = effect.delivery
-                    answered.channel.reply(answered.token, effect.outcome, effect.indexes, effect.message)
-                    if effect.outcome != _ACKED:
-                        self._refused(answered, effect.outcome)
+                    self._answer(effect)
                 case SendDelivery():
                     self._send(effect)
-                case Report():
-                    self._report(effect)
+                case Report() | Publish() | EndSubscription() | LogAnswer() | ReleasePrepared() | SnapshotHoldAnswer():
+                    self._leave(effect)
                 case AppendEntry():
                     self._appends.begin(effect)
-                case Publish() | EndSubscription() | LogAnswer():
-                    self._subscribers(effect)
                 case AsyncHook():
                     # Close the coroutine: Python would warn the user if a task is cancelled before its first step.
                     running = self.spawn(self._calls.run_hook(effect))
@@ -172,11 +177,39 @@ class EventHost(ABC):
                     self._hooks(effect)
                 case GiveUp():
                     self.post(Deposed(effect.reason))
-                case ReleasePrepared() | SnapshotHoldAnswer():
-                    _answer_request(effect)
                 case _:
                     self.spawn(self._calls.perform(effect))
         self._set_alarm()
+
+    def _answer(self, effect: AnswerDelivery) -> None:
+        if getattr(effect.delivery.channel, "is_local", False):
+            self._reply(effect)
+        else:
+            self._after_sync(partial(self._leaves, effect))
+        if effect.outcome != _ACKED:
+            self._refused(effect.delivery, effect.outcome)
+
+    def _leave(self, effect: _LeavingEffect) -> None:
+        self._after_sync(partial(self._leaves, effect))
+
+    def _leaves(self, effect: AnswerDelivery | _LeavingEffect) -> None:
+        """Everything that the effect depends on is on the disk."""
+        if self.closed:
+            return
+        match effect:
+            case AnswerDelivery():
+                self._reply(effect)
+            case Report():
+                self._report(effect)
+            case ReleasePrepared() | SnapshotHoldAnswer():
+                _answer_request(effect)
+            case _:
+                self._subscribers(effect)
+
+    @staticmethod
+    def _reply(effect: AnswerDelivery) -> None:
+        answered = effect.delivery
+        answered.channel.reply(answered.token, effect.outcome, effect.indexes, effect.message)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a coroutine, which ends with the host."""
