@@ -215,7 +215,9 @@ class EmbeddedStore:
     def _reload(self) -> None:
         self.heads.load()
         if lost := self.heads.lost():
-            self._end_process(f"the disk has lost {lost}, which this process depends on: it ends. Start it again")
+            reason = f"the disk has lost {lost}, which this process depends on: it ends. Start it again"
+            self._end_process(reason)
+            raise StoreUnavailableError(reason)
         self._purge_dropped()
 
     def _purge_dropped(self) -> None:

@@ -198,7 +198,8 @@ class StoreThread:
         follow one another put the sync off for a short time only.
         """
         self._step_wanted = False
-        if self._here and not self._held.is_due(time.perf_counter()):
+        refuses = self._stale or self._closed  # then all that waits gets its error now
+        if self._here and (refuses or not self._held.is_due(time.perf_counter())):
             self._commit_here()
         elif self._held.waits:
             self._sync_here()

@@ -65,6 +65,41 @@ async def test_a_flood_leaves_timers_their_turn() -> None:
     assert len(turns) > 10
 
 
+async def test_an_end_runs_after_all_calls_and_before_the_next_turn() -> None:
+    """What it posts runs before the next end. So intervals that wait for one another are committed in one turn."""
+    loop, share = asyncio.get_running_loop(), RunQueue(asyncio.get_running_loop()).share("t")
+    seen: list[object] = []
+
+    def call(number: int) -> None:
+        seen.append(number)
+        if number < 3:
+            share.at_end(lambda: (seen.append("end"), share.post(call, number + 2)))  # type: ignore[func-returns-value]
+
+    share.post(call, 1)
+    share.post(call, 2)
+    loop.call_soon(seen.append, "next")
+    await until(lambda: len(seen) == 7)
+    assert seen == [1, 2, "end", 3, "end", 4, "next"]
+
+
+@pytest.mark.guarantee("G8")
+async def test_an_end_waits_for_no_unending_run() -> None:
+    share = RunQueue(asyncio.get_running_loop()).share("t")
+    left, ended = 60, list[int]()
+
+    def work(_: None) -> None:
+        nonlocal left
+        left -= 1
+        time.sleep(0.001)
+        share.at_end(lambda: ended.append(left))
+        if left:
+            share.post(work, None)
+
+    share.post(work, None)
+    await until(lambda: len(ended) == 60)
+    assert ended[0] > 30
+
+
 @pytest.mark.guarantee("G8")
 async def test_a_cancellation_raised_by_a_call_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
     """Regression: the queue stayed scheduled without running. The process handled no event any more."""

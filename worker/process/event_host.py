@@ -104,6 +104,8 @@ class EventHost(ABC):
         self._send, self._report, self._hooks, self._subscribers = send, report, hooks, subscribers
         self._refused = refused
         self._tasks: set[asyncio.Task[None]] = set()
+        self._unstarted: dict[int, Coroutine[Any, Any, object]] = {}
+        """The asynchronous hooks that wait for a sync, by number."""
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at: int | None = None
         """The core's deadline, by its clock. None: it has none."""
@@ -155,9 +157,10 @@ class EventHost(ABC):
         """Perform the effects of an event, in their order.
 
         Invariant (G1, G7): what leaves the process because of a commit leaves it when the commit is on the disk. The
-        core may have its :class:`Appended` before that. Who could break it: an effect that leaves the process, and is
-        not passed to ``_leave``. Batches and ACKs between intervals of this process need not wait: what follows from
-        them is written after the commit, so the disk has it only if it has the commit.
+        core may have its :class:`Appended` before that. Who could break it: an effect that leaves the process, and does
+        not wait for ``_after_sync``. An asynchronous hook is one: it writes to other systems, and tells them what was
+        read. Batches and ACKs between intervals of this process need not wait: what follows from them is written
+        after the commit, so the disk has it only if it has the commit.
         """
         for effect in effects:
             match effect:
@@ -166,13 +169,12 @@ class EventHost(ABC):
                 case SendDelivery():
                     self._send(effect)
                 case Report() | Publish() | EndSubscription() | LogAnswer() | ReleasePrepared() | SnapshotHoldAnswer():
-                    self._leave(effect)
+                    self._after_sync(partial(self._leaves, effect))
+                case AsyncHook():
+                    self._unstarted[effect.hook] = effect.coroutine
+                    self._after_sync(partial(self._start_hook, effect))
                 case AppendEntry():
                     self._appends.begin(effect)
-                case AsyncHook():
-                    # Close the coroutine: Python would warn the user if a task is cancelled before its first step.
-                    running = self.spawn(self._calls.run_hook(effect))
-                    running.add_done_callback(lambda _, hook=effect: hook.coroutine.close())  # type: ignore[misc]
                 case HookFailed() | HooksSlow():
                     self._hooks(effect)
                 case GiveUp():
@@ -189,9 +191,6 @@ class EventHost(ABC):
         if effect.outcome != _ACKED:
             self._refused(effect.delivery, effect.outcome)
 
-    def _leave(self, effect: _LeavingEffect) -> None:
-        self._after_sync(partial(self._leaves, effect))
-
     def _leaves(self, effect: AnswerDelivery | _LeavingEffect) -> None:
         """Everything that the effect depends on is on the disk."""
         if self.closed:
@@ -205,6 +204,13 @@ class EventHost(ABC):
                 _answer_request(effect)
             case _:
                 self._subscribers(effect)
+
+    def _start_hook(self, effect: AsyncHook) -> None:
+        if self._unstarted.pop(effect.hook, None) is None:
+            return  # the host was closed meanwhile
+        # Close the coroutine: Python would warn the user if a task is cancelled before its first step.
+        running = self.spawn(self._calls.run_hook(effect))
+        running.add_done_callback(lambda _: effect.coroutine.close())
 
     @staticmethod
     def _reply(effect: AnswerDelivery) -> None:
