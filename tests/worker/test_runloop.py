@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -73,7 +74,11 @@ async def test_an_end_runs_after_all_calls_and_before_the_next_turn() -> None:
     def call(number: int) -> None:
         seen.append(number)
         if number < 3:
-            share.at_end(lambda: (seen.append("end"), share.post(call, number + 2)))  # type: ignore[func-returns-value]
+            share.at_end(partial(end, number + 2))
+
+    def end(number: int) -> None:
+        seen.append("end")
+        share.post(call, number)
 
     share.post(call, 1)
     share.post(call, 2)
