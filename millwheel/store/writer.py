@@ -96,7 +96,10 @@ class WriteCall:
 
 
 class StoreThread:
-    """Does all writes to a :class:`~millwheel.store.rocks.Rocks`, until :meth:`close`."""
+    """Does all writes to a :class:`~millwheel.store.rocks.Rocks`, until :meth:`close`.
+
+    It has many attributes: the queues of the thread and of the event loop, and what is held until a sync.
+    """
 
     def __init__(self, rocks: Rocks) -> None:
         self._rocks = rocks
