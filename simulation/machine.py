@@ -8,6 +8,7 @@ A loss of power ends the store and all processes of the cluster. Clients keep ru
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
@@ -203,6 +204,10 @@ class SimulatedMachine(SimulatedStore):
     async def _ask(
         self, call: Callable[[], Coroutine[Any, Any, Any]], done: Callable[[str], None] | None = None
     ) -> Any:
+        return await self.remote.ask(self._watched(call))
+
+    def _watched(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Callable[[], Coroutine[Any, Any, Any]]:
+        """A call of the process whose step is running. A checker sees that no process may make it."""
         who = str(PROCESS.get())
 
         async def work() -> Any:
@@ -214,7 +219,7 @@ class SimulatedMachine(SimulatedStore):
                 self.watch.misused(who, error)
                 raise
 
-        return await self.remote.ask(work)
+        return work
 
     async def fence(self, journal: str, sequencer: int) -> JournalHead:
         """See :class:`StateStore`, here and below."""
@@ -239,7 +244,42 @@ class SimulatedMachine(SimulatedStore):
         await self._ask(in_order)
 
     async def append(self, journal: str, append: Append) -> None:
+        self._asks(journal, append)
+        await self._ask(lambda: self._store.append(journal, append))
+
+    def append_soon(
+        self,
+        journal: str,
+        append: Append,
+        done: Callable[[BaseException | None], None],
+        soon: Callable[[Callable[[], None]], object],
+    ) -> None:
+        """See :class:`AppendQueue`. The process has no task that waits, as beside the real embedded store.
+
+        But it is another process than the store's. So the answer leaves the store's process, after the sync.
+        """
+        self._asks(journal, append)
+        answer: asyncio.Future[None] = self._network.loop.create_future()
+        timer = self.remote.post(answer, self._watched(lambda: self._append_soon(journal, append)))
+
+        def ended(answer: asyncio.Future[None]) -> None:
+            timer.cancel()
+            done(answer.exception())
+
+        answer.add_done_callback(ended)
+
+    async def _append_soon(self, journal: str, append: Append) -> None:
+        """The store has the append."""
+        outcome: asyncio.Future[BaseException | None] = self._network.loop.create_future()
+
+        def done(error: BaseException | None) -> None:
+            self._store.after_sync(lambda: outcome.set_result(error))
+
+        self._store.append_soon(journal, append, done, self._network.loop.call_soon)
+        if (error := await outcome) is not None:
+            raise error
+
+    def _asks(self, journal: str, append: Append) -> None:
         who = str(PROCESS.get())
         self._whose[journal, id(append)] = who
         self.watch.asked(who, journal, append)
-        await self._ask(lambda: self._store.append(journal, append))

@@ -13,6 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from millwheel.coordination.contract import DamagedValueError
 from millwheel.master.backlogs import backlog_problems, interval_backlog
+from millwheel.master.bad_sources import bad_source_problems
 from millwheel.master.event_log import readable_events
 from millwheel.master.health_problems import cluster_problems, damage_problems, health_problem, hook_problems
 from millwheel.master.hook_failures import hook_failures
@@ -160,6 +161,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
             *cluster_problems(response, bool(known.topologies), backlogs),
             *_under("MillwheelInjectorSilent", silences),
             *unfed_problems(known, wall_now()),
+            *bad_source_problems(known, self._replica.book, wall_now()),
             *self._troubles(known, response),
             *_under("MillwheelCertificateEnds", self._replica.certificate_problems()),
             *damage_problems(known, self._replica.book, names),

@@ -13,6 +13,8 @@ from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
 from millwheel.cli.reaching import ask
 from millwheel.cli.records import plain_interval
+from millwheel.client.control import ControlClient
+from millwheel.client.holds.names import GroupNames
 from millwheel.client.owned_intervals import split_computation_name
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.clock import wall_now
@@ -20,6 +22,7 @@ from millwheel.rpc.hook_failures import absence_text, blocks, computation_text, 
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import inspection_pb2 as inspection
 from millwheel.rpc.v1 import interval_pb2 as wire
+from millwheel.rpc.v1.cluster_pb2 import CONNECTOR_PART_UNSPECIFIED
 
 __all__ = ["app", "plain_status", "status_row"]
 
@@ -79,12 +82,18 @@ def list_intervals(
     """
     topology, computation = split_computation_name(place) if "/" in place else (place, "")
 
-    listed = ask(lambda client: client.list_intervals(topology, computation), address, timeout)
+    async def work(client: ControlClient) -> tuple[list[wire.IntervalStatus], GroupNames]:
+        found = await client.list_intervals(topology, computation)
+        # What helps if a hook does not end depends on whether it is one of a source or a sink.
+        awaits = any(one.load.failures.awaited for one in found)
+        return found, GroupNames.from_records(await client.list_topologies() if awaits else ())
+
+    listed, names = ask(work, address, timeout)
     if output is not OutputFormat.TABLE:
         print_plain([plain_status(status) for status in listed], output)
         return
     columns = ["computation", "keys", "owner", "journal", "records/s", "busy", "queued", "cached", "notes"]
-    print_table(columns, [status_row(plain_status(one), one.load) for one in listed], "no intervals")
+    print_table(columns, [status_row(plain_status(one), one.load, names) for one in listed], "no intervals")
 
 
 @app.command()
@@ -208,8 +217,14 @@ def plain_status(status: wire.IntervalStatus) -> dict[str, Plain]:
     }
 
 
-def status_row(status: dict[str, Plain], owners: inspection.IntervalLoad) -> list[object]:
-    """Return the row of a described interval. ``owners``: what its owner has reported."""
+def status_row(status: dict[str, Plain], owners: inspection.IntervalLoad, names: GroupNames) -> list[object]:
+    """Return the row of a described interval.
+
+    Args:
+        status: The interval.
+        owners: What its owner has reported.
+        names: Which computations are parts of sources and sinks. It may be empty if no hook is awaited.
+    """
     one = cast("dict[str, Any]", status)
     whose = f"log of {one['stream']}" if one["stream"] else f"{one['topology']}/{one['computation']}"
     load = one["load"]
@@ -232,7 +247,8 @@ def status_row(status: dict[str, Plain], owners: inspection.IntervalLoad) -> lis
         notes.append(f"FAILING: {absence_text(whose, owners.absence)}")
     if blocks(owners.failures, owners.stopped) or failed_lately(owners.failures, now):
         word = heading(owners.failures, owners.stopped, now)
-        notes.append(f"{word}: {computation_text(whose, owners.failures, owners.stopped, now)}")
+        part = names.parts.get(owners.incarnation, CONNECTOR_PART_UNSPECIFIED)
+        notes.append(f"{word}: {computation_text(whose, owners.failures, owners.stopped, now, part=part)}")
     if one["parents"]:
         notes.append("starts from " + ", ".join(one["parents"]))
     return [whose, one["keys"], one["owner"] or "none", one["journal"], *figures, "; ".join(notes)]

@@ -27,9 +27,10 @@ from millwheel.cli.topology_quota import quota, quota_text
 from millwheel.cli.topology_rollback import rollback
 from millwheel.cli.waiting import wait_for_update, wait_until_running
 from millwheel.client.control import ControlClient
+from millwheel.model.catalog import LIVE_STATES
 from millwheel.model.stream_names import dead_letter_stream
 from millwheel.model.time import Duration, format_duration
-from millwheel.model.wording import state_name
+from millwheel.model.wording import named, state_name
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -246,10 +247,18 @@ async def _remote_check(
 
 @app.command("list")
 def list_topologies(
-    output: Output = OutputFormat.TABLE, address: Address = DEFAULT_ADDRESS, timeout: Timeout = DEFAULT_DEADLINE_SECONDS
+    show_all: Annotated[
+        bool, typer.Option("--all", help="Also those that were cancelled within the last day.")
+    ] = False,
+    output: Output = OutputFormat.TABLE,
+    address: Address = DEFAULT_ADDRESS,
+    timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
-    """List the topologies of a cluster."""
-    _print_records(ask(lambda client: client.list_topologies(), address, timeout), output)
+    """List the topologies of a cluster. One that was cancelled is kept in the list for a day: --all shows it.
+
+    With -o json or yaml, the list always has all of them, each with its state.
+    """
+    _print_records(ask(lambda client: client.list_topologies(), address, timeout), output, show_all)
 
 
 @app.command()
@@ -413,14 +422,17 @@ def _print_record(record: catalog.TopologyRecord, output: OutputFormat) -> None:
         print_plain(summarize_topology(record), output)
 
 
-def _print_records(records: Sequence[catalog.TopologyRecord], output: OutputFormat) -> None:
-    rows = [summarize_topology(record) for record in records]
+def _print_records(records: Sequence[catalog.TopologyRecord], output: OutputFormat, show_all: bool) -> None:
     if output is not OutputFormat.TABLE:
-        print_plain(rows, output)
+        print_plain([summarize_topology(record) for record in records], output)
         return
+    shown = [record for record in records if show_all or record.state in LIVE_STATES]
+    rows = [summarize_topology(record) for record in shown]
     columns = ["name", "state", "version", "computations", "submitted_at"]
     empty = "no topologies; `millwheel topology submit MODULE:ATTR` runs one"
     print_table([one.replace("_", " ") for one in columns], [[row[one] for one in columns] for row in rows], empty)
+    if cancelled := [record.spec.name for record in records if record not in shown]:
+        print(f"cancelled within the last day, and listed by --all: {named(cancelled)}")
 
 
 def _retention_text(retention: dict[str, int | None] | None) -> str:

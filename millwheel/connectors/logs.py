@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar, overload
 
 import msgspec
 
@@ -20,6 +20,8 @@ from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import UsageError
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
     from millwheel.client.subscription import Batch, Subscription
 
 __all__ = ["LogError", "LogPosition", "read_log"]
@@ -61,14 +63,32 @@ class LogPosition(msgspec.Struct, frozen=True, omit_defaults=True):
     made: int | None = None
 
 
+@overload
 def read_log(
     stream: str,
     record_type: type[T],
     *,
+    address: str = ...,
+    start: Start | Mapping[str, int] = ...,
+    skip_removed: bool = ...,
+) -> Source[T, LogPosition]: ...
+@overload
+def read_log(
+    stream: str,
+    record_type: TypeForm[T],
+    *,
+    address: str = ...,
+    start: Start | Mapping[str, int] = ...,
+    skip_removed: bool = ...,
+) -> Source[T, LogPosition]: ...
+def read_log(
+    stream: str,
+    record_type: Any,
+    *,
     address: str = "127.0.0.1:7433",
     start: Start | Mapping[str, int] = "earliest",
     skip_removed: bool = False,
-) -> Source[T, LogPosition]:
+) -> Source[Any, LogPosition]:
     """A source that reads what the log of a stream keeps, and then what comes: each record once, by its offset.
 
     The stream belongs to another topology, or to one of another cluster. Its records keep their times, and its low

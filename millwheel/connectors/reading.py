@@ -239,7 +239,12 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
             sizes = [] if ctx._read is None else list(map(len, ctx._read.values))
             sizes += [len(one.value) for one in ctx._productions or () if one.stream in read_into]
             scope.connector.has_read(
-                read_into[0], ctx.key, sizes, read.behind, ended=read.ended, lost=read.lost, bad=bad
+                *(read_into[0], ctx.key, sizes, read.behind),
+                ended=read.ended,
+                lost=read.lost,
+                bad=bad,
+                bad_stream=read_into[-1],
+                last_error=self._last_error,
             )
 
     def _warn(self, ctx: Context[SplitState[P]], state: SplitState[P]) -> None:

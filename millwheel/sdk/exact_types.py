@@ -29,8 +29,11 @@ ExactAll = Callable[[Sequence[Any]], bool]
 _SCALARS: Final = (bool, bytes, float, int, str)
 _MAX_DEPTH: Final = 8
 """The most nested loops in a generated function. Python compiles up to 20."""
-_MAX_PLACES: Final = 100
-"""The most places in a type where a class is expected. Larger types, among them recursive ones, have no exact test."""
+_MAX_PLACES: Final = 2_000
+"""The most places in a type where a class is expected, which take some 60 ms to compile, once: unions of hundreds of
+Structs. The values of a larger type, among them recursive ones, are decoded instead."""
+_MAX_BRANCHES: Final = 8
+"""A larger union is tested by a table of functions. Comparisons one after the other would take longer than decoding."""
 
 
 class _NoTestError(Exception):
@@ -64,7 +67,8 @@ def _compiled(annotation: Any, head: str, depth: int) -> Any:
     except _NoTestError:
         return None
     names: dict[str, Any] = {f"class_{number}": cls for number, cls in enumerate(source.classes)}
-    exec("\n".join([head, *lines, "    return True"]), names)
+    names["no_test"] = lambda value: False
+    exec("\n".join([*source.tables, head, *lines, "    return True"]), names)
     return names["exact"]
 
 
@@ -74,6 +78,10 @@ class _TestSource:
     def __init__(self) -> None:
         self.classes: list[type] = []
         """``class_0``, ``class_1`` and so on: one for each place in the type where a class is expected."""
+        self.tables: list[str] = []
+        """The functions of the members of large unions, and the tables that have them by class."""
+        self._within_tables = 0
+        """How many large unions the place that is being written is within."""
         self._numbers = count()
 
     def test(self, annotation: Any, name: str, depth: int) -> Iterator[str]:
@@ -81,7 +89,7 @@ class _TestSource:
 
         ``name`` is an expression that is cheap to repeat.
         """
-        if depth > _MAX_DEPTH:
+        if depth + self._within_tables > _MAX_DEPTH:
             raise _NoTestError
         indent = "    " * depth
         kinds = _tagged_structs(annotation)
@@ -117,12 +125,30 @@ class _TestSource:
     def _one_of(self, kinds: tuple[Any, ...], name: str, depth: int) -> Iterator[str]:
         """The test of a union: that of the value's class. The tag of an encoding names this class to the decoder."""
         indent = "    " * depth
+        if len(kinds) > _MAX_BRANCHES:
+            table = self._table(kinds)
+            yield f"{indent}if not {table}.get(type({name}), no_test)({name}): return False"
+            return
         yield f"{indent}if {name} is None: {'pass' if NoneType in kinds else 'return False'}"
         for kind in kinds:
             if kind is not NoneType:
                 yield f"{indent}elif type({name}) is {self._class(get_origin(kind) or kind)}:"
                 yield from self.test(kind, name, depth + 1)
         yield f"{indent}else: return False"
+
+    def _table(self, kinds: tuple[Any, ...]) -> str:
+        """The name of a table with a function for each member of a union, by its class."""
+        members: list[str] = []
+        self._within_tables += 1
+        for kind in kinds:
+            function = f"member_{next(self._numbers)}"
+            lines = [] if kind is NoneType else list(self.test(kind, "value", 1))
+            self.tables += [f"def {function}(value):", *lines, "    return True"]
+            members.append(f"{self._class(get_origin(kind) or kind)}: {function}")
+        self._within_tables -= 1
+        table = f"table_{next(self._numbers)}"
+        self.tables.append(f"{table} = {{{', '.join(members)}}}")
+        return table
 
     def _parts(self, parts: list[tuple[str, Any]], depth: int) -> Iterator[str]:
         """The tests of a tuple's items or a Struct's fields. A part that is read more than once gets a variable."""

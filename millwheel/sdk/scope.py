@@ -113,6 +113,8 @@ class ConnectorCounts(Protocol):
         ended: bool,
         lost: int = 0,
         bad: int = 0,
+        bad_stream: str = "",
+        last_error: str = "",
     ) -> None:
         """A read of a split has ended.
 
@@ -124,6 +126,8 @@ class ConnectorCounts(Protocol):
             ended: Whether it has no more records.
             lost: How many records were lost since the read before.
             bad: How many of the records could not be read.
+            bad_stream: The full name of the stream that gets these.
+            last_error: Why the last one of them could not be read.
         """
 
     def has_written(self, sizes: Sequence[int], seconds: float) -> None:

@@ -18,6 +18,8 @@ from millwheel.streams.steps import Branch
 from millwheel.streams.stream import Stream
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeForm  # each type, also a union: type[T] is a class
+
     from millwheel.connectors.source import Source
 
 __all__ = ["Topology"]
@@ -87,7 +89,13 @@ class Topology(TopologyGraph):
         self, name: str, record_type: type[T], reads: Source[T, Any], **options: Unpack[ReadOptions]
     ) -> Stream[T]: ...
     @overload
+    def source(
+        self, name: str, record_type: TypeForm[T], reads: Source[T, Any], **options: Unpack[ReadOptions]
+    ) -> Stream[T]: ...
+    @overload
     def source(self, name: str, record_type: type[T], **options: Unpack[SourceOptions]) -> Stream[T]: ...
+    @overload
+    def source(self, name: str, record_type: TypeForm[T], **options: Unpack[SourceOptions]) -> Stream[T]: ...
     @overload
     def source(self, name: str, record_type: Any, **options: Unpack[SourceOptions]) -> Stream[Any]: ...
     def source(
@@ -158,6 +166,8 @@ class Topology(TopologyGraph):
     @overload
     def stream(self, name: str, record_type: type[T], **options: Unpack[StreamOptions]) -> Stream[T]: ...
     @overload
+    def stream(self, name: str, record_type: TypeForm[T], **options: Unpack[StreamOptions]) -> Stream[T]: ...
+    @overload
     def stream(self, name: str, record_type: Any, **options: Unpack[StreamOptions]) -> Stream[Any]: ...
     def stream(
         self,
@@ -182,6 +192,8 @@ class Topology(TopologyGraph):
 
     @overload
     def external(self, name: str, record_type: type[T], **options: Unpack[ExternalOptions]) -> Stream[T]: ...
+    @overload
+    def external(self, name: str, record_type: TypeForm[T], **options: Unpack[ExternalOptions]) -> Stream[T]: ...
     @overload
     def external(self, name: str, record_type: Any, **options: Unpack[ExternalOptions]) -> Stream[Any]: ...
     def external(self, name: str, record_type: Any, *, codec: Codec[Any] | None = None) -> Stream[Any]:

@@ -130,8 +130,8 @@ rewriting(
     "G8",
     "a small delivery waits for no other one",
     IntervalPump,
-    "len(delivery.keys) >= self._state.settings.gathered_from",
-    "True",
+    "len(delivery.keys) >= settings.gathered_from and ",
+    "",
     seeds=0,
     test=f"{_GATHERED}::test_a_small_delivery_waits_for_no_other",
     why="there deliveries of any size wait",
@@ -142,9 +142,33 @@ rewriting(
     "G13",
     "a full batch waits for no records",
     IntervalPump,
-    "return self._gathers and not self._scheduler.runner.full()",
-    "return self._gathers",
+    " and not runner.full()",
+    "",
     seeds=0,
     test=f"{_GATHERED}::test_a_full_batch_waits_for_no_other_delivery",
     why="few of its batches are full",
+)
+
+rewriting(
+    "gathered-without-an-end",
+    "G8",
+    "a batch waits for deliveries for a limited time",
+    IntervalPump,
+    " and now - self._gathers_since < settings.gathered_for",
+    "",
+    seeds=0,
+    test=f"{_GATHERED}::test_a_wait_for_deliveries_ends_after_its_time",
+    why="there deliveries of one step come at the same time",
+)
+
+rewriting(
+    "gathered-with-nothing-added",
+    "G8",
+    "a batch waits for no delivery behind one that added nothing to it",
+    IntervalPump,
+    " and runner.batch.records > self._records_before",
+    "",
+    seeds=0,
+    test=f"{_GATHERED}::test_a_delivery_that_adds_nothing_ends_the_wait",
+    why="a sender must repeat records again and again without a pause",
 )

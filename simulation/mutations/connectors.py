@@ -13,6 +13,7 @@ from millwheel.worker.interval.commits.timer_changes import TimerChanges
 from millwheel.worker.interval.core import IntervalCore
 from millwheel.worker.interval.hooks.firing import Firing
 from millwheel.worker.interval.hooks.scheduler import KeyScheduler
+from millwheel.worker.process import source_readings
 from millwheel.worker.process.building import Builder
 from simulation.mutations.base import rewriting
 
@@ -512,4 +513,16 @@ rewriting(
     seeds=0,
     test="tests/system/test_restored_logs.py::test_a_log_of_this_name_and_another_time_is_another",
     why=_WHY,
+)
+
+rewriting(
+    "bad-reads-of-all-times",
+    "G8",
+    "the health counts what a source has read of late",
+    source_readings,
+    "while len(looks) > 1 and",
+    "while False and",
+    seeds=0,
+    test="tests/worker/test_source_readings.py::test_what_was_read_long_ago_does_not_count",
+    why="the simulator asks for no health",
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from contextlib import suppress
 from typing import Any
 
 from millwheel.master import change_plan
@@ -15,15 +14,9 @@ from millwheel.store.contract import (
     Append,
     JournalHead,
     SequencerRefusedError,
-    StateStore,
-    StoreUnavailableError,
 )
 from millwheel.store.memory import MemoryStore
-from millwheel.store.repetition import RetriedCalls
-from millwheel.worker.messages import Appended, AppendEntry
-from millwheel.worker.process import appends
 from millwheel.worker.process.appends import JournalAppends
-from millwheel.worker.process.calls import CallingHost
 from millwheel.worker.process.event_host import EventHost
 from simulation.mutations.base import mutation, replace, rewrite, rewriting
 
@@ -85,58 +78,24 @@ def zombie_floor() -> None:
 )
 def refusal_taken_for_success() -> None:
     """A refused append counts as successful: its records are ACKed, and its productions are sent."""
-
-    async def append(posting: CallingHost, retried: RetriedCalls, store: StateStore, effect: AppendEntry) -> None:
-        with suppress(SequencerRefusedError):
-            await retried.append(store, effect.journal, effect.append)
-        posting.post(Appended(effect.append.commit))
-
-    replace(appends, "append", lambda _: append)
+    rewrite(JournalAppends, "host.post(Deposed(str(error)))", "host.post(Appended(effect.append.commit))")
 
 
 @mutation("G1", "an append of unknown outcome is repeated until it is certain")
 def silence_taken_for_success() -> None:
     """An append without an answer counts as successful."""
+    repeated = "await self._retried.append(self._store, effect.journal, effect.append, failed)"
+    rewrite(JournalAppends, repeated, "failed or await self._store.append(effect.journal, effect.append)")
+    rewrite(JournalAppends, "if error is None:", "if error is None or isinstance(error, StoreUnavailableError):")
 
-    def make(append: Any) -> Any:
-        async def once(posting: CallingHost, retried: RetriedCalls, store: StateStore, effect: AppendEntry) -> None:
-            try:
-                await store.append(effect.journal, effect.append)
-                posting.post(Appended(effect.append.commit))
-            except StoreUnavailableError:
-                posting.post(Appended(effect.append.commit))
-            except SequencerRefusedError:
-                await append(posting, retried, store, effect)
-
-        return once
-
-    replace(appends, "append", make)
-
-
-_QUEUED = "the simulator's stores are behind a network, and have no appends without a coroutine"
 
 rewriting(
     "silence_of_the_queue_for_success",
     "G1",
-    "an append without a coroutine is repeated, too, until its outcome is certain",
+    "an append without a task is repeated, too, until its outcome is certain",
     JournalAppends,
-    "if error is None:",
-    "if error is None or isinstance(error, StoreUnavailableError):",
-    seeds=0,
-    test="tests/worker/test_host.py::test_an_append_of_unknown_outcome_is_repeated_until_known",
-    why=_QUEUED,
-)
-
-rewriting(
-    "refusal_by_the_queue_for_success",
-    "G3",
-    "an append without a coroutine that is refused deposes its owner",
-    JournalAppends,
-    "if error is None:",
-    "if error is None or isinstance(error, SequencerRefusedError):",
-    seeds=0,
-    test="tests/worker/test_host.py::test_an_append_that_a_successor_refuses_ends_the_owner",
-    why=_QUEUED,
+    "self._host.spawn(self._append_until_certain(effect, error))",
+    "self._decided(effect, None)",
 )
 
 rewriting(

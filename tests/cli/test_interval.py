@@ -12,10 +12,14 @@ import pytest
 
 from millwheel.cli.interval import plain_status, status_row
 from millwheel.client.control import ControlClient
+from millwheel.client.holds.names import GroupNames
 from millwheel.master.settings import MasterSettings
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import milliseconds
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import interval_pb2 as wire
+from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.rpc.v1.interval_pb2 import IntervalName
 from millwheel.store.memory import MemoryStore
 from tests.cli.test_topology import GOOD, Cli
@@ -101,8 +105,25 @@ def test_an_interval_without_a_report_says_so(owner: str, shown: str) -> None:
     """Regression: while an interval moved, its columns were blank. Under a new leader, each was said to move."""
     status = wire.IntervalStatus(topology="shop", computation="count")
     status.interval.journal, status.interval.owner.worker_id = "count.1.j1", owner
-    row = status_row(plain_status(status), status.load)
+    row = status_row(plain_status(status), status.load, GroupNames({}))
     assert row[2:5] == [owner or "none", "count.1.j1", shown]
+
+
+@pytest.mark.parametrize("is_source", [True, False])
+def test_a_note_says_what_helps_for_a_source(is_source: bool) -> None:
+    """Regression: for a read that does not end, the note advised asyncio.timeout, as for a hook of the user's."""
+    status = wire.IntervalStatus(topology="shop", computation="orders-reader")
+    incarnation = IncarnationId("orders-reader.1")
+    status.load.incarnation = incarnation
+    status.load.failures.awaited.add(key=b"0", hook="process_timer", work="timer ''", since_us=1)
+    spec = specs.TopologySpec(name="shop")
+    spec.computations.add(name="orders-reader", reads="kafka:orders" if is_source else "")
+    record = catalog.TopologyRecord(spec=spec, incarnations={"orders-reader": incarnation})
+    note = str(status_row(plain_status(status), status.load, GroupNames.from_records([record]))[-1])
+    assert ("the read of split '0' of source shop/orders" in note, "asyncio.timeout" in note) == (
+        is_source,
+        not is_source,
+    )
 
 
 async def test_everything_is_listed_with_the_streams_logs(cluster: Cluster) -> None:

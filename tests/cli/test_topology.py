@@ -70,6 +70,13 @@ async def test_a_topology_from_submission_to_its_end(cli: Cli) -> None:
     assert "delete its state for good?" in asked.err
     cancelled = await cli("topology", "cancel", "sample", "--yes")
     assert cancelled.out == "topology sample is cancelled (version 1)\n"
+    listed = await cli("topology", "list")
+    assert listed.out.splitlines()[-1] == "cancelled within the last day, and listed by --all: sample"
+    assert "no topologies" in listed.out
+    everything = await cli("topology", "list", "--all")
+    assert everything.out.splitlines()[1].split()[:2] == ["sample", "cancelled"]
+    (row,) = json.loads((await cli("topology", "list", "-o", "json")).out)
+    assert row["state"] == "cancelled", "format 1 has all of them"
 
 
 async def test_submitting_twice_under_one_request_id_is_one_submission(cli: Cli) -> None:

@@ -14,6 +14,7 @@ from millwheel.connectors import BadRecord, Read, Source, SplitReader, Splits, r
 from millwheel.model.time import LAST_TIMESTAMP
 from millwheel.model.units import ANY_TIMESTAMP_VARIABLE
 from millwheel.testing import TopologyHarness
+from millwheel.worker.interval.measures import ConnectorMeasures
 from tests.connectors.given import NOON, Numbers, World, at, running
 from tests.connectors.test_reading import numbers, on_time
 
@@ -365,9 +366,7 @@ def test_what_is_made_of_records_is_not_counted_as_read() -> None:
         def __init__(self) -> None:
             self.read: list[int] = []
 
-        def has_read(
-            self, stream: str, split: str, sizes: list[int], behind: int | None, *, ended: bool, lost: int, bad: int
-        ) -> None:
+        def has_read(self, stream: str, split: str, sizes: list[int], behind: int | None, **more: Any) -> None:
             self.read.append(len(sizes))
 
     world = World({"a": []}, final=False)
@@ -381,6 +380,21 @@ def test_what_is_made_of_records_is_not_counted_as_read() -> None:
         harness.advance_clock(mw.seconds(5))
         assert harness.values("kept") == [1, 2]
     assert sum(counts.read) == 2
+
+
+def test_bad_records_are_counted_with_their_stream_and_error() -> None:
+    def time_of(value: int) -> mw.Timestamp:
+        raise ValueError(f"no time in {value}")
+
+    world = World({"a": []}, final=False)
+    measures = ConnectorMeasures()
+    with running(reads(Numbers(world, most=9), timestamp=time_of, bad="bad")) as harness:
+        for core in vars(harness)["_cluster"].driver.cores.values():
+            core.state.scope.connector = measures
+        world.splits["a"] += [(1, at(1)), (2, at(2))]
+        harness.advance_clock(mw.seconds(5))
+    assert (measures.read_records, measures.bad_records) == (2, 2)
+    assert (measures.bad_stream, measures.last_error) == ("bad", "ValueError: no time in 2"), "short names, as all here"
 
 
 def test_an_endless_source_does_not_hang_a_test() -> None:

@@ -27,6 +27,7 @@ NOT_CAUSED = {
     "MillwheelStreamUnfed": "it takes six minutes: tests/master/test_unfed.py reads the rule's metric",
     "MillwheelDeadLettersExpire": "a letter must be five days old; test_letter_requests.py reads the rule's metric",
     "MillwheelSourceBehind": "it takes half an hour; test_queries.py reads the rule's metric of a source",
+    "MillwheelSourceUnreadable": "it takes 15 minutes; tests/worker/test_connector_metrics.py reads its metrics",
     "MillwheelProcessSlow": "tests/incidents: a worker that swaps",
     "MillwheelLinkBroken": "tests/incidents: a cut link",
     "MillwheelStoreNodeDown": "tests/incidents: a lost node of Cassandra",

@@ -6,6 +6,8 @@ import datetime as dt
 import enum
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import reduce
+from operator import or_
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypedDict, TypeVar
 from uuid import UUID
 
@@ -70,6 +72,11 @@ class Box(msgspec.Struct, Generic[T], eq=False):
     item: T
 
 
+EVENTS: list[Any] = [msgspec.defstruct(f"Event{number}", [("at", int)], tag=True) for number in range(120)]
+WIDE: Any = reduce(or_, EVENTS)
+"""A union that was too large for an exact test."""
+
+
 @dataclass
 class Window:
     start: int = 0
@@ -103,6 +110,7 @@ _TYPED: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (bool, st.booleans()),
     (str, _TEXT),
     (bytes | None, st.none() | st.binary(max_size=3)),
+    (WIDE, st.sampled_from(EVENTS).flatmap(lambda event: st.builds(event, _INTS))),
     (Level, st.just(Level.LOW)),
     (Kind, st.sampled_from(Kind)),
     (Literal["a", 3], st.sampled_from(["a", 3])),
@@ -247,6 +255,10 @@ def _encodable(value: Any) -> bool:
         (Cat | Dog, Cat(9), Cat("Rex")),  # type: ignore[arg-type]
         (Cat | Dog, Cat(9), None),
         (list[Cat | Dog | None], [Cat(9), None, Dog("Rex")], [Cat(9), Leaf()]),
+        (WIDE, EVENTS[-1](1), EVENTS[-1]("x")),
+        (WIDE, EVENTS[0](1), Cat(9)),
+        (WIDE, EVENTS[0](1), None),
+        (list[WIDE | None], [EVENTS[7](1), None], [EVENTS[7](1), EVENTS[8](None)]),
     ],
 )
 def test_an_exact_test_knows_its_type(kind: Any, value: Any, wrong: Any) -> None:

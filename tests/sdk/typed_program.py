@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 
 import millwheel as mw
+from millwheel import connectors
+from millwheel.connectors import kafka, mqtt, redis
 
 
 class Query(msgspec.Struct):
@@ -124,3 +126,16 @@ mw.key()  # error: call-overload
 mw.key(3)  # error: call-overload
 mw.Retention(mw.hours(1))  # error: call-arg
 problems: list[mw.Problem] = topology.validate()
+
+Event = Query | Count
+topology.source("events", Query | Count).map(lambda event: event.text)  # error: union-attr
+topology.source("named", Event).filter(lambda event: event.count > 3)  # error: union-attr
+topology.stream("optional", Query | None).map(lambda query: query.text)  # error: union-attr
+theirs: mw.Stream[Event] = topology.external("other/events", Event)
+sales = topology.source("sales", Event, connectors.read_log("other/events", Query | Count))
+sales.map(lambda event: event.text)  # error: union-attr
+files: mw.Stream[Event] = topology.source("files", Event, connectors.read_files("/events/*.jsonl", Event))
+topic: mw.Stream[Event] = topology.source("topic", Event, kafka.source("events", Event, brokers="b:9092"))
+entries: mw.Stream[Event] = topology.source("entries", Event, redis.source("events", Event, server="redis://r"))
+messages = topology.source("messages", Event, mqtt.source("events", Event, server="mqtt://m", client="c"))
+messages.map(lambda event: event.count)  # error: union-attr

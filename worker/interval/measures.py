@@ -45,6 +45,10 @@ class ConnectorMeasures:
         self.read_bytes = 0
         self.lost_records = 0
         self.bad_records = 0
+        self.bad_stream = ""
+        """The stream for records that could not be read."""
+        self.last_error = ""
+        """Why the last one of them could not be read."""
         self.behind: dict[str, int | None] = {}
         """By split that has not ended: how many records waited in it after its last read here, if that is known. Some
         of these splits may be elsewhere by now."""
@@ -63,6 +67,8 @@ class ConnectorMeasures:
         ended: bool,
         lost: int = 0,
         bad: int = 0,
+        bad_stream: str = "",
+        last_error: str = "",
     ) -> None:
         """See :class:`millwheel.sdk.scope.ConnectorCounts`."""
         self.stream = stream
@@ -70,6 +76,8 @@ class ConnectorMeasures:
         self.read_bytes += sum(sizes)
         self.lost_records += lost
         self.bad_records += bad
+        if bad:
+            self.bad_stream, self.last_error = bad_stream, last_error
         if ended:
             self.behind.pop(split, None)
         else:

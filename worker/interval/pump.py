@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from millwheel.model.time import TimeDomain
@@ -48,17 +47,20 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         """When blocked keys or commits need a Tick, a time of ``elapsed``."""
         self._gathers = False
         """Whether the batch waits for the records of the next delivery, which is the next event."""
+        self._gathers_since = 0
+        """When that wait began, a time of ``elapsed``."""
+        self._records_before = 0
+        """How many records the batch had before the event."""
 
     def run(self, event: IntervalEvent) -> list[IntervalEffect]:
         """Do everything that is possible after ``event``, and report the output watermark."""
-        out: list[IntervalEffect] = []
-        if not self._skips_work(event):
-            self._gathers = type(event) is Delivery and event.followed and self._is_large(event)
-            if type(event) is Appended and self._rests_after_append():
-                self._end_step(out)
-            else:
-                self.work(out)
-        out.extend(self._report())
+        if self._skips_work(event):
+            return self._report()
+        self._gathers = type(event) is Delivery and event.followed and self._may_gather(event)
+        rests = type(event) is Appended and self._rests_after_append()
+        out = self._end_step() if rests else self.work()
+        self._gathers = self._waits_for_records
+        out += self._report()
         return out
 
     def next_deadline(self) -> int | None:
@@ -128,7 +130,7 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
             return False
         return state.cells.bytes_held <= state.cells.limit_bytes
 
-    def work(self, out: list[IntervalEffect]) -> None:
+    def work(self) -> list[IntervalEffect]:
         """Run the passes of the pump. Their order is fixed:
 
         1. Settle a slice of the rows that were written. If it is the last one, or none is left, evict states. Once.
@@ -156,7 +158,7 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
             # What the next slices pack makes room, too. They follow at once, so the cache is over its limit for a few
             # steps. An eviction between two slices would search all states, and drop some that are packed soon.
             evict_cells(state.cells, scheduler.busy(), state.timers.next_of_key)
-        commits.report_progress(out)
+        out = commits.report_progress()
         while True:
             clocks.advance(state.intake.pending.min())
             if spilled.parts:
@@ -165,16 +167,22 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
             blocked_keys.again = False
             if not blocked_keys.stopped:
                 self._run()
-            settled = bool(commits.weak_commits.queue) and commits.settle_weak(out)
+            settled, began = False, False
+            if commits.weak_commits.queue:
+                settled, effects = commits.settle_weak()
+                out += effects
             if settled or (spilled.parts and checkpoints.spilling.may_take_in):
                 # The queue is empty and no append is in flight, so the watermark can advance and timers read from the
                 # store can be loaded now.
                 continue
-            began = not self._waits_for_records and commits.try_commit(out)
+            if not self._waits_for_records:
+                began, effects = commits.try_commit()
+                out += effects
             if began and commits.strong and self.is_at_rest():
                 break
+            out += (progress := commits.report_progress())
             more = began or checkpoints.releasing != releasing
-            more = commits.report_progress(out) or more or (full and not commits.open_commit_full)
+            more = bool(progress) or more or (full and not commits.open_commit_full)
             if not more and (commits.open_commit_full or not blocked_keys.again):
                 # The current batch has no room in the open commit, or nothing is left to run. The ACK or append that
                 # makes room is an event of its own.
@@ -183,12 +191,13 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
             # The watermark may have reached spilled timers, or memory may have few timers left. Request the spilled
             # part now, because no other event may come.
             out.extend(checkpoints.spilling.ask())
-        self._end_step(out)
+        out += self._end_step()
+        return out
 
-    def _end_step(self, out: list[IntervalEffect]) -> None:
+    def _end_step(self) -> list[IntervalEffect]:
         """Pass on what hooks left to do, and find the next deadline."""
         state, scheduler, commits = self._state, self._scheduler, self._commits
-        scheduler.take_effects(out)
+        out = scheduler.take_effects()
         if state.meter.slow is not None:
             out.append(HooksSlow(state.meter.slow))
             state.meter.slow = None
@@ -196,9 +205,15 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         self._alarm = commits.next_alarm()
         if (retry := scheduler.next_retry()) is not None and (self._alarm is None or retry < self._alarm):
             self._alarm = retry
+        return out
 
-    def _is_large(self, delivery: Delivery) -> bool:
-        return len(delivery.keys) >= self._state.settings.gathered_from
+    def _may_gather(self, delivery: Delivery) -> bool:
+        """Whether the batch may wait for the delivery behind ``delivery``: it is large, and the wait is not over."""
+        settings, now = self._state.settings, self._state.clocks.elapsed
+        if not self._gathers:
+            self._gathers_since = now
+        self._records_before = self._scheduler.runner.batch.records
+        return len(delivery.keys) >= settings.gathered_from and now - self._gathers_since < settings.gathered_for
 
     @property
     def _waits_for_records(self) -> bool:
@@ -208,8 +223,11 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         next delivery is there already, the batch grows up to its limits.
 
         Invariant (G8): the next event of this core is a delivery, and it ends the wait or finds the next one behind it.
+        The wait ends after ``gathered_for``, with a full batch, and with a delivery that adds nothing to the batch,
+        such as one of duplicates. Who could break it: a driver that states ``followed`` for another event.
         """
-        return self._gathers and not self._scheduler.runner.full()
+        runner = self._scheduler.runner
+        return self._gathers and runner.batch.records > self._records_before and not runner.full()
 
     def _run(self) -> None:
         self._scheduler.run(not self._commits.open_commit_full, not self._checkpoints.releasing)
@@ -223,7 +241,7 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         times = timers.event_time.first_time, timers.spilled.first[TimeDomain.EVENT_TIME], end
         return self._state.output.lowest(self._state.clocks.watermark, *times)
 
-    def _report(self) -> Sequence[IntervalEffect]:
+    def _report(self) -> list[IntervalEffect]:
         """Report the output watermark, which is monotone, if its value or its hold explanation has changed."""
         state = self._state
         output, hold = self.held()
@@ -235,7 +253,7 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         rested = at_once or state.clocks.elapsed - self._reported_at >= _REPEAT_REPORT_US
         again = failures != self._reported_failures and rested
         if reported == self._reported and not again:
-            return ()
+            return []
         self._reported, self._reported_failures, self._reported_at = reported, failures, state.clocks.elapsed
         is_input = hold == HoldKind.HOLD_KIND_INPUT
         subject = ", ".join(state.clocks.inputs.holding()) if is_input else hold_subject(state, hold, output)

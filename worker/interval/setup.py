@@ -53,6 +53,8 @@ class IntervalSettings:
     gathered_from: int = 128
     """The number of records from which on those of a delivery wait for the next one, if that is the next event. Fewer
     have hardly a key in common, and their senders wait for each of them."""
+    gathered_for: int = 50_000
+    """Maximum time for which a batch waits for further deliveries (G8): about the time of one commit's hooks."""
     batch_bytes: int = 2 << 20
     """Approximate maximum of states and productions in one commit, far below what any store accepts in one write."""
     entry_bytes: int = MAX_ENTRY_BYTES

@@ -65,36 +65,34 @@ class JournalAppends:
     def begin(self, effect: AppendEntry) -> None:
         """Begin an append."""
         if self._append_soon is None:
-            self._host.spawn(append(self._host, self._retried, self._store, effect))
+            self._host.spawn(self._append_until_certain(effect))
         else:
-            self._append_soon(effect.journal, effect.append, partial(self._ended, effect), self._soon)
+            self._append_soon(effect.journal, effect.append, partial(self._attempted, effect), self._soon)
 
-    def _ended(self, effect: AppendEntry, error: BaseException | None) -> None:
-        """The first attempt is over."""
+    def _attempted(self, effect: AppendEntry, error: BaseException | None) -> None:
+        """The first attempt is over. If its outcome is unknown, the append is repeated."""
+        if not isinstance(error, StoreUnavailableError):
+            self._decided(effect, error)
+        elif not self._host.closed:
+            self._host.spawn(self._append_until_certain(effect, error))
+
+    async def _append_until_certain(self, effect: AppendEntry, failed: StoreUnavailableError | None = None) -> None:
+        """Append until the outcome is certain. ``failed``: the error of a first attempt."""
+        try:
+            await self._retried.append(self._store, effect.journal, effect.append, failed)
+        except Exception as error:
+            self._decided(effect, error)
+        else:
+            self._decided(effect, None)
+
+    def _decided(self, effect: AppendEntry, error: BaseException | None) -> None:
+        """The outcome is certain: pass it to the core. A host that is closed has no core any more."""
         host = self._host
+        if host.closed:
+            return
         if error is None:
             host.post(Appended(effect.append.commit))
-        elif host.closed:
-            return
-        elif isinstance(error, StoreUnavailableError):
-            host.spawn(append(host, self._retried, self._store, effect, error))
         elif isinstance(error, SequencerRefusedError):
             host.post(Deposed(str(error)))
         else:
             host.failed(error)
-
-
-async def append(
-    host: _AppendingHost,
-    retried: RetriedCalls,
-    store: StateStore,
-    effect: AppendEntry,
-    failed: StoreUnavailableError | None = None,
-) -> None:
-    """Append until the outcome is certain, and post it. ``failed``: the error of a first attempt."""
-    try:
-        await retried.append(store, effect.journal, effect.append, failed)
-    except SequencerRefusedError as error:
-        host.post(Deposed(str(error)))
-        return
-    host.post(Appended(effect.append.commit))

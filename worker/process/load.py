@@ -22,6 +22,7 @@ from millwheel.worker.owner import OwnerPhase
 from millwheel.worker.process.hook_status import failures_of, hook_time, hooks_of
 from millwheel.worker.process.log_load import log_load
 from millwheel.worker.process.rates import ArrivalRate, WindowRate
+from millwheel.worker.process.source_readings import SourceReadings
 from millwheel.worker.process.tallies import ComputationName, HookName
 from millwheel.worker.process.traffic import TrafficMeter
 from millwheel.worker.process.waiting_work import system_lag_seconds
@@ -113,6 +114,7 @@ class LoadMeter:
         self._measures = measures
         self._columns = columns
         self._traffic = TrafficMeter(clock())
+        self._sources = SourceReadings(wall())
         self._process = psutil.Process()
         self._limit = memory_limit()
         self._cpu = WindowRate(clock(), self._cpu_seconds())
@@ -134,7 +136,9 @@ class LoadMeter:
                 response.hooks.add(topology=topology, computation=computation, time=hook_time(hook, total))
         response.columns.extend(self._columns())
         response.key_functions.extend(self._key_functions())
-        response.traffic.extend(self._traffic.traffic(now, self._measures()))
+        measures = self._measures()
+        response.traffic.extend(self._traffic.traffic(now, measures))
+        response.sources.extend(self._sources.with_bad_records(self._wall(), measures))
         self._describe_links(response)
         return response
 

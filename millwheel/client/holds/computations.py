@@ -19,6 +19,7 @@ from millwheel.rpc.channel import open_channel
 from millwheel.rpc.hook_failures import blocks, computation_text, names_remedy
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import control_pb2 as control
+from millwheel.rpc.v1.cluster_pb2 import CONNECTOR_PART_UNSPECIFIED
 from millwheel.rpc.v1.inspection_pb2 import GetIntervalStatusRequest, GetIntervalStatusResponse
 from millwheel.rpc.v1.inspection_pb2_grpc import InspectionServiceStub
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
@@ -60,7 +61,8 @@ async def computation_cause(found: GroupWatermark, name: str, client: ControlCli
         if owner.startswith(_TOPOLOGY):
             return replace(cause, text=f"{text}; {owner}")
     elif blocks(owner.failures, owner.stopped):
-        cause.notes.append(computation_text(name, owner.failures, owner.stopped, time.time_ns() // 1_000))
+        now, part = time.time_ns() // 1_000, names.parts.get(found.group, CONNECTOR_PART_UNSPECIFIED)
+        cause.notes.append(computation_text(name, owner.failures, owner.stopped, now, part=part))
         if not names_remedy(owner.failures, owner.stopped):
             cause = replace(cause, remedy=_FIX)
     if hold.kind == HoldKind.HOLD_KIND_PRODUCTION:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
+from millwheel.model.connector_parts import connector_parts
 from millwheel.model.incarnation import INJECTOR_PREFIX
 from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import cluster_pb2 as cluster
 
 __all__ = ["GroupNames"]
 
@@ -17,17 +19,18 @@ class GroupNames:
 
     computations: dict[str, tuple[str, str]]
     """Topology and computation name by incarnation id."""
+    parts: Mapping[str, cluster.ConnectorPart.ValueType] = field(default_factory=dict)
+    """By incarnation id: which part of a source or a sink it is, if it is one."""
 
     @classmethod
     def from_records(cls, records: Iterable[catalog.TopologyRecord]) -> GroupNames:
         """Build the names from the result of ``list_topologies``."""
-        return cls(
-            {
-                incarnation: (record.spec.name, name)
-                for record in records
-                for name, incarnation in record.incarnations.items()
-            }
-        )
+        names: dict[str, tuple[str, str]] = {}
+        parts: dict[str, cluster.ConnectorPart.ValueType] = {}
+        for record in records:
+            names |= {incarnation: (record.spec.name, name) for name, incarnation in record.incarnations.items()}
+            parts |= {record.incarnations[name]: part for name, part in connector_parts(record.spec).items()}
+        return cls(names, parts)
 
     def in_words(self, subject: str) -> str:
         """Return ``subject`` with each incarnation id replaced by ``topology/computation``."""

@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import partial
 from hashlib import blake2b
 from os import PathLike
-from typing import Any, ClassVar, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, TypeVar, overload
 
 from millwheel.connectors.files.calls import on_thread
 from millwheel.connectors.files.errors import FilesError, load_parquet
@@ -25,6 +25,9 @@ from millwheel.model.time import Duration, Timestamp, format_timestamp
 from millwheel.rpc.clock import wall_now
 from millwheel.sdk.errors import UsageError
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
 __all__ = ["MAX_FILES", "Format", "read_files"]
 
 T = TypeVar("T")
@@ -37,9 +40,33 @@ MAX_FILES: Final = 100_000
 """The most splits of a source."""
 
 
+@overload
 def read_files(
     pattern: str | PathLike[str],
     record_type: type[T],
+    *,
+    format: Format | None = ...,
+    watch: bool = ...,
+    follow: Duration | None = ...,
+    start: Literal["earliest"] | datetime | Timestamp = ...,
+    file_field: str = ...,
+    line_field: str = ...,
+) -> Source[T, Any]: ...
+@overload
+def read_files(
+    pattern: str | PathLike[str],
+    record_type: TypeForm[T],
+    *,
+    format: Format | None = ...,
+    watch: bool = ...,
+    follow: Duration | None = ...,
+    start: Literal["earliest"] | datetime | Timestamp = ...,
+    file_field: str = ...,
+    line_field: str = ...,
+) -> Source[T, Any]: ...
+def read_files(
+    pattern: str | PathLike[str],
+    record_type: Any,
     *,
     format: Format | None = None,
     watch: bool = False,
@@ -47,7 +74,7 @@ def read_files(
     start: Literal["earliest"] | datetime | Timestamp = "earliest",
     file_field: str = "",
     line_field: str = "",
-) -> Source[T, Any]:
+) -> Source[Any, Any]:
     """A source of files, in a directory or in a bucket of an object store.
 
     Each file is a split. Its position is a byte, or a row of a Parquet file. So a file must stay as it is, or only grow

@@ -19,6 +19,7 @@ from millwheel.sdk.errors import UsageError
 
 if TYPE_CHECKING:
     import confluent_kafka
+    from typing_extensions import TypeForm
 
 __all__ = ["source"]
 
@@ -30,6 +31,17 @@ V = TypeVar("V")
 def source(
     topic: str,
     kind: type[T],
+    *,
+    brokers: str | None = None,
+    settings: str | None = None,
+    start: KafkaStart = "earliest",
+    format: Format = "json",
+    skip_removed: bool = False,
+) -> Source[T, int]: ...
+@overload
+def source(
+    topic: str,
+    kind: TypeForm[T],
     *,
     brokers: str | None = None,
     settings: str | None = None,

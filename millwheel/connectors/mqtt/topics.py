@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Any, Final, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 from weakref import finalize
 
 from millwheel.connectors.mqtt.brokers import MqttAccess, MqttError, MqttLink
@@ -20,6 +20,9 @@ from millwheel.connectors.threads import CallThread
 from millwheel.model.time import Duration, hours
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import UsageError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
 
 __all__ = ["MAX_UNSURE", "source"]
 
@@ -51,6 +54,17 @@ log = logging.getLogger("millwheel.mqtt")
 def source(
     topics: str | Sequence[str],
     kind: type[T],
+    *,
+    server: str,
+    client: str,
+    window: int = 256,
+    session_expiry: Duration = ...,
+    skip_lost: bool = False,
+) -> Source[T, SessionPosition]: ...
+@overload
+def source(
+    topics: str | Sequence[str],
+    kind: TypeForm[T],
     *,
     server: str,
     client: str,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 
 from millwheel.connectors.handles import Handles
 from millwheel.connectors.redis.entries import RedisEntry, event_time, reads_as, shown
@@ -25,6 +25,9 @@ from millwheel.connectors.source import BadRecord, Read, Source, SplitReader, Sp
 from millwheel.model.time import format_timestamp
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import UsageError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
 
 __all__ = ["source"]
 
@@ -81,6 +84,17 @@ log = logging.getLogger("millwheel.redis")
 def source(
     streams: str | Sequence[str],
     kind: type[T],
+    *,
+    server: str | Callable[[], Any],
+    pattern: bool = False,
+    json: str | None = None,
+    start: RedisStart = "earliest",
+    skip_removed: bool = False,
+) -> Source[T, StreamPosition]: ...
+@overload
+def source(
+    streams: str | Sequence[str],
+    kind: TypeForm[T],
     *,
     server: str | Callable[[], Any],
     pattern: bool = False,

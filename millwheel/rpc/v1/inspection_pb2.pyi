@@ -740,6 +740,7 @@ class GetWorkerLoadResponse(_message.Message):
     REPEATING_SECONDS_FIELD_NUMBER: _builtins.int
     REPEATING_ERROR_FIELD_NUMBER: _builtins.int
     COLUMNS_FIELD_NUMBER: _builtins.int
+    SOURCES_FIELD_NUMBER: _builtins.int
     cpu: _builtins.float
     """CPU usage over the last seconds. 1 is a whole core."""
     resident_bytes: _builtins.int
@@ -776,6 +777,10 @@ class GetWorkerLoadResponse(_message.Message):
     def columns(self) -> _containers.RepeatedCompositeFieldContainer[Global___ComputationColumns]:
         """How the records of each computation run that has intervals here."""
 
+    @_builtins.property
+    def sources(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourceReads]:
+        """What the sources have read here of late, if some of it could not be read."""
+
     def __init__(
         self,
         *,
@@ -792,14 +797,64 @@ class GetWorkerLoadResponse(_message.Message):
         repeating_seconds: _builtins.float = ...,
         repeating_error: _builtins.str = ...,
         columns: _abc.Iterable[Global___ComputationColumns] | None = ...,
+        sources: _abc.Iterable[Global___SourceReads] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broken_links", b"broken_links", "columns", b"columns", "cpu", b"cpu", "hooks", b"hooks", "intervals", b"intervals", "key_functions", b"key_functions", "memory_limit_bytes", b"memory_limit_bytes", "repeating_error", b"repeating_error", "repeating_journals", b"repeating_journals", "repeating_seconds", b"repeating_seconds", "resident_bytes", b"resident_bytes", "stalled", b"stalled", "traffic", b"traffic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broken_links", b"broken_links", "columns", b"columns", "cpu", b"cpu", "hooks", b"hooks", "intervals", b"intervals", "key_functions", b"key_functions", "memory_limit_bytes", b"memory_limit_bytes", "repeating_error", b"repeating_error", "repeating_journals", b"repeating_journals", "repeating_seconds", b"repeating_seconds", "resident_bytes", b"resident_bytes", "sources", b"sources", "stalled", b"stalled", "traffic", b"traffic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetWorkerLoadResponse: _TypeAlias = GetWorkerLoadResponse  # noqa: Y015
+
+@_typing.final
+class SourceReads(_message.Message):
+    """The records that a source has read in a process: those of its last 15 minutes of reading, and more if they are few."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPOLOGY_FIELD_NUMBER: _builtins.int
+    COMPUTATION_FIELD_NUMBER: _builtins.int
+    STREAM_FIELD_NUMBER: _builtins.int
+    BAD_STREAM_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    BAD_FIELD_NUMBER: _builtins.int
+    SINCE_US_FIELD_NUMBER: _builtins.int
+    LAST_US_FIELD_NUMBER: _builtins.int
+    LAST_ERROR_FIELD_NUMBER: _builtins.int
+    topology: _builtins.str
+    computation: _builtins.str
+    stream: _builtins.str
+    """The full name of the stream that it is read into, and of that for records that cannot be read."""
+    bad_stream: _builtins.str
+    records: _builtins.int
+    bad: _builtins.int
+    """How many of the records could not be read."""
+    since_us: _builtins.int
+    """When the first of them was read, and the last one, to half a minute."""
+    last_us: _builtins.int
+    last_error: _builtins.str
+    """Why the last bad record could not be read."""
+    def __init__(
+        self,
+        *,
+        topology: _builtins.str = ...,
+        computation: _builtins.str = ...,
+        stream: _builtins.str = ...,
+        bad_stream: _builtins.str = ...,
+        records: _builtins.int = ...,
+        bad: _builtins.int = ...,
+        since_us: _builtins.int = ...,
+        last_us: _builtins.int = ...,
+        last_error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bad", b"bad", "bad_stream", b"bad_stream", "computation", b"computation", "last_error", b"last_error", "last_us", b"last_us", "records", b"records", "since_us", b"since_us", "stream", b"stream", "topology", b"topology"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SourceReads: _TypeAlias = SourceReads  # noqa: Y015
 
 @_typing.final
 class ComputationTraffic(_message.Message):

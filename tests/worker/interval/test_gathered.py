@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -75,6 +76,29 @@ def test_each_other_event_ends_the_wait(event: Any) -> None:
     driver = IntervalDriver(Counter(), settings=EACH)
     driver.deliver(("a", "", 10), followed=True)
     driver.handle(event)
+    assert appends(driver) == 1
+
+
+@pytest.mark.guarantee("G8", section="6.1.1")
+def test_a_wait_for_deliveries_ends_after_its_time() -> None:
+    driver = IntervalDriver(Counter(), settings=IntervalSettings(gathered_from=1, gathered_for=100))
+    for number, (passed, entries) in enumerate([(0, 0), (99, 0), (1, 1)]):
+        driver.now += passed
+        driver.deliver((f"{number}", "", 10), followed=True)
+        assert appends(driver) == entries
+    driver.commit()
+    assert sorted(states(driver)) == [b"0", b"1", b"2"]
+    driver.deliver(("a", "", 10), followed=True)
+    assert appends(driver) == 0, "the next batch has a wait of its own"
+
+
+@pytest.mark.guarantee("G8", section="6.1.1")
+def test_a_delivery_that_adds_nothing_ends_the_wait() -> None:
+    """Such as a copy of one in processing, of which a sender may send any number."""
+    driver = IntervalDriver(Counter(), settings=EACH)
+    first = driver.deliver(("a", "", 10), followed=True)
+    assert appends(driver) == 0
+    driver.handle(replace(first, token=7))
     assert appends(driver) == 1
 
 

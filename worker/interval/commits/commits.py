@@ -93,13 +93,14 @@ class CommitPipeline:
 
     # Sealing and appending.
 
-    def try_commit(self, out: list[IntervalEffect]) -> bool:
+    def try_commit(self) -> tuple[bool, list[IntervalEffect]]:
         """Seal the batch and start its commit, if possible. Returns whether the next batch may run at once."""
+        out: list[IntervalEffect] = []
         checkpoints, waiting, batch = self.checkpoints, self.weak_commits, self._runner.batch
         none_before = self._in_flight is None and not waiting.queue
         blocked = not none_before and (not self._weak or self.open_commit_full or not waiting.may_join(self._in_flight))
         if blocked or self._journal.frozen:
-            return False
+            return False, out
         if none_before and checkpoints.pressing:
             out.extend(checkpoints.press(self._clocks.elapsed))
         # Encoding may empty the batch: work that fails there waits alone for its next attempt, or is given up.
@@ -113,14 +114,14 @@ class CommitPipeline:
                 # No commit is due that could carry the number of duplicates. The next checkpoint stores it.
                 self._journal.counts.duplicates += self._ids.duplicates
                 self._ids.duplicates = 0
-                return False
+                return False, out
         if not self._weak or batch.fired or batch.given_up:
             out.extend(self._append(self._sealer.seal(self._runner.take_batch(), changed, stored_first=True)))
-            return True
+            return True, out
         self.open_commit_full = not waiting.join(self._in_flight, changed)
         if not self.open_commit_full:
             out.extend(self._send_ready())
-        return not self.open_commit_full
+        return not self.open_commit_full, out
 
     def _append(self, sealed: Sealed) -> list[IntervalEffect]:
         """Append the entry of a commit. A commit without lasting effects needs no append."""
@@ -191,16 +192,16 @@ class CommitPipeline:
                 out.append(AnswerDelivery(receipt.delivery, DeliveryOutcome.DELIVERY_OUTCOME_ACKED, receipt.excluded))
         return out
 
-    def report_progress(self, out: list[IntervalEffect]) -> bool:
-        """Name the records that wait with their keys, so that the sender can drop the others. Returns whether it did.
+    def report_progress(self) -> list[IntervalEffect]:
+        """Name the records that wait with their keys, so that the sender can drop the others.
 
         They may be set aside when the others are committed, or later.
         """
-        narrowed = self._intake.to_report()
-        for receipt in narrowed:
+        out: list[IntervalEffect] = []
+        for receipt in self._intake.to_report():
             remaining = sorted({*receipt.blocked, *receipt.excluded})
             out.append(AnswerDelivery(receipt.delivery, DeliveryOutcome.DELIVERY_OUTCOME_ACKED, remaining))
-        return bool(narrowed)
+        return out
 
     # Sending.
 
@@ -332,7 +333,7 @@ class CommitPipeline:
             return []
         return self.checkpoints.flush_if_due(self._clocks.elapsed)
 
-    def settle_weak(self, out: list[IntervalEffect]) -> bool:
+    def settle_weak(self) -> tuple[bool, list[IntervalEffect]]:
         """Append the first queued weak commit if its productions are all ACKed or its straggler delay is over.
 
         Returns:
@@ -340,12 +341,13 @@ class CommitPipeline:
             as the input watermark, must continue now. No other event may come to trigger that (G8).
         """
         over = False
+        out: list[IntervalEffect] = []
         while self.weak_commits.queue and not self._append_blocked():
             if (sealed := self.weak_commits.pop()) is None:
                 break
             out.extend(self._append(sealed))
             over = over or not self._append_blocked()
-        return over
+        return over, out
 
     def _append_blocked(self) -> bool:
         """Whether no append may begin. A call, because the compiler takes an attribute for unchanged in a loop."""

@@ -96,8 +96,9 @@ class KeyScheduler:
         in_buckets = timers.event_time.first_time is not None or timers.processing_time.first_time is not None
         return in_buckets or bool(timers.ahead or self._panes.windows)
 
-    def take_effects(self, out: list[IntervalEffect]) -> None:
+    def take_effects(self) -> list[IntervalEffect]:
         """The step ends: pass on what its hooks left to do, rows to read, hooks to await, and failures to report."""
+        out: list[IntervalEffect] = []
         runner, blocked_keys = self.runner, self.blocked_keys
         self._interrupted = runner.step_ended()
         if self._pages.in_use.waiting:
@@ -112,6 +113,7 @@ class KeyScheduler:
             if reporter.reports:
                 out.extend(reporter.reports)
                 reporter.reports = []
+        return out
 
     def next_timer_due(self) -> int | None:
         """The wall-clock time of the first timer that is not due. None: there is none.

@@ -57,7 +57,7 @@ function counts(overview) {
   const others = problems.length - failing;
   const unhandled = overview.topologies.reduce((sum, one) => sum + Number(one.unhandled_letters), 0);
   return {
-    topologies: failing ? [plural(failing, "problem"), "bad"] : [overview.topologies.length],
+    topologies: failing ? [plural(failing, "problem"), "bad"] : [overview.topologies.filter((one) => one.state !== "TOPOLOGY_STATE_CANCELLED").length],
     streams: [overview.topologies.reduce((sum, one) => sum + one.streams.length, 0)],
     injectors: [overview.injectors.filter((one) => !one.retired).length],
     letters: unhandled ? [count(unhandled), "bad"] : [],

@@ -58,8 +58,17 @@ export function short(failures) {
   return `${one.error}${one.message ? `: ${one.message}` : ""} in ${one.hook ?? one.extractor}${blocked}`;
 }
 
+const isCancelled = (one) => one.state === "TOPOLOGY_STATE_CANCELLED";
+
+function Rows({ topologies, label, overview }) {
+  const problems = problemsOf(overview.health);
+  return html`<${Table} columns=${COLUMNS} label=${label}>${topologies.map((one) => html`<${Row} key=${one.name} topology=${one} now=${overview.now_us} problems=${problems.filter((other) => other.topology === one.name)} />`)}</${Table}>`;
+}
+
 export function Topologies({ overview }) {
-  const { topologies, health, now_us: now } = overview;
+  const { topologies, health } = overview;
+  // The master keeps a cancelled one in its lists for a day.
+  const shown = topologies.filter((one) => !isCancelled(one)), cancelled = topologies.filter(isCancelled);
   const all = topologies.flatMap((one) => one.computations);
   const busy = health.workers.reduce((total, one) => total + one.cpu, 0);
   return html`
@@ -72,7 +81,9 @@ export function Topologies({ overview }) {
       ["cpu of the workers", cpu(busy), "of a core"],
       ["intervals", count(health.intervals.all), health.intervals.without_owner ? `${health.intervals.without_owner} without owner` : ""]]),
     ]} />
-    ${topologies.length === 0
+    ${shown.length === 0
       ? html`<p class="empty">No topology runs. Submit one: <code>millwheel topology submit FILE.py:NAME</code></p>`
-      : html`<${Table} columns=${COLUMNS} label="Topologies">${topologies.map((one) => html`<${Row} key=${one.name} topology=${one} now=${now} problems=${problemsOf(health).filter((other) => other.topology === one.name)} />`)}</${Table}>`}`;
+      : html`<${Rows} topologies=${shown} label="Topologies" overview=${overview} />`}
+    ${cancelled.length > 0 && html`<details class="folded"><summary>${count(cancelled.length)} cancelled within the last day</summary>
+      <${Rows} topologies=${cancelled} label="Cancelled topologies" overview=${overview} /></details>`}`;
 }
