@@ -247,7 +247,9 @@ rewriting(
 )
 
 _SYNC: Final = "tests/worker/test_before_the_sync.py"
-_NO_QUEUE: Final = "in the simulator each process reaches the embedded store over the network, and awaits its appends"
+_NO_QUEUE: Final = (
+    "in the simulator no interval runs in the process of the embedded store, whose answers alone wait for the sync"
+)
 
 rewriting(
     "nothing_waits_for_the_sync",
