@@ -247,9 +247,7 @@ rewriting(
 )
 
 _SYNC: Final = "tests/worker/test_before_the_sync.py"
-_NO_QUEUE: Final = (
-    "in the simulator no interval runs in the process of the embedded store, whose answers alone wait for the sync"
-)
+_NO_QUEUE: Final = "in the simulator no interval runs in the process of the embedded store, and only answers wait"
 
 rewriting(
     "nothing_waits_for_the_sync",
