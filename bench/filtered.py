@@ -17,11 +17,9 @@ from random import Random
 from typing import Any, Final
 
 import msgspec
-from rich.console import Console
-from rich.table import Table
 
 import millwheel as mw
-from bench.report import Figure, write_figures
+from bench.report import Figure, print_figures, write_figures
 from millwheel import agg, windows
 from millwheel.model.incarnation import injector_group
 from millwheel.model.time import MAX_TIMESTAMP
@@ -32,7 +30,7 @@ from millwheel.testing.cores import HOOK_TIMEOUT_SECONDS
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.messages import Acknowledged, Delivery, SendDelivery
 
-__all__ = ["PROGRAMS", "SECOND", "Bid", "TablesByWindows", "main", "measure", "spent_in_turns", "tables_of"]
+__all__ = ["PROGRAMS", "SECOND", "Bid", "TablesByWindows", "measure", "report", "spent_in_turns", "tables_of"]
 
 BEGIN: Final = 1_700_000_000_000_000
 SECOND: Final = mw.seconds(1)
@@ -170,25 +168,25 @@ def _topology(before: Before) -> mw.Topology:
     return topology
 
 
-def main() -> None:
-    """Measure, print and write the figures."""
-    parser = argparse.ArgumentParser(prog="python -m bench.filtered", description=main.__doc__)
-    parser.add_argument("--records", type=int, default=160_000, help="records of each program")
+def report(name: str, measure: Callable[[int, int, int], dict[str, list[float]]], records: int) -> None:
+    """Measure as the command line says, print and write the figures.
+
+    Args:
+        name: The module's.
+        measure: Gets how many records there are, how many rows a table has, and how often. Returns microseconds.
+        records: How many there are by default.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m bench.{name}", description=measure.__doc__)
+    parser.add_argument("--records", type=int, default=records, help="records of each program")
     parser.add_argument("--rows", type=int, default=8_192, help="rows of a table")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path("build/bench-filtered.json"))
+    parser.add_argument("--out", type=Path, default=Path(f"build/bench-{name}.json"))
     arguments = parser.parse_args()
     found = measure(arguments.records, arguments.rows, arguments.runs)
-    table = Table(box=None, header_style="bold")
-    table.add_column("FILTER")
-    table.add_column("µs A RECORD", justify="right")
-    for name, times in found.items():
-        table.add_row(name, f"{min(times):.2f}-{max(times):.2f}")
-    Console().print(table)
-    write_figures(
-        [Figure(f"filtered.{name}", min(each), "µs", tuple(each)) for name, each in found.items()], arguments.out
-    )
+    figures = [Figure(f"{name}.{one}", min(each), "µs", tuple(each)) for one, each in found.items()]
+    print_figures(figures)
+    write_figures(figures, arguments.out)
 
 
 if __name__ == "__main__":
-    main()
+    report("filtered", measure, 160_000)

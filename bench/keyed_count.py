@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import psutil
 
+from bench import loop
 from bench.load import USUAL, KeyDraw, expected_results
 from bench.report import Figure
 from bench.server import ServerProcess, submit
@@ -99,7 +100,7 @@ def _counted(server: ServerProcess, form: Form, records: int, wanted: int) -> tu
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as feeder:
         try:
             collecting = collect(server.address, "counts", form.result_type, records, wanted)
-            ended = asyncio.run(asyncio.wait_for(collecting, _PATIENCE))
+            ended = loop.run(asyncio.wait_for(collecting, _PATIENCE))
             after = process.cpu_times()
             began = float(feeder.communicate(timeout=30)[0])
         finally:

@@ -8,7 +8,6 @@ development server. A run fails if a window is missing, or is there twice.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import re
 import tempfile
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from bench import loop
 from bench.server import ServerProcess, submit
 from bench.skew_program import SKEW
 from millwheel.client.arrow import read_state, read_stream
@@ -111,7 +111,7 @@ def _until_still(look: Callable[[], dict[str, str]]) -> None:
 def _until_complete(address: str, form: str, keys: int, complete: int) -> None:
     """Wait for all windows before the last minute, of all keys. Each must be there once."""
     wanted, end = complete * (keys + 1), time.monotonic() + _PATIENCE
-    while asyncio.run(_results(address, form)) < wanted:
+    while loop.run(_results(address, form)) < wanted:
         if time.monotonic() > end:
             raise RuntimeError("results are missing")
         time.sleep(_POLL_SECONDS)

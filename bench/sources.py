@@ -20,6 +20,7 @@ from typing import Final
 
 import msgspec
 
+from bench import loop
 from bench.kafka_count.checking import Arrival, compare, steady_rate
 from bench.kafka_count.feed import feed
 from bench.kafka_count.hits import Hits, Window
@@ -90,7 +91,7 @@ def _run(form: str, hits: Hits) -> float:
         command = [sys.executable, "-m", "bench.sources", "--inject", address, msgspec.json.encode(hits).decode()]
         feeder = subprocess.Popen(command) if form == "injected" else None
         try:
-            arrivals = asyncio.run(asyncio.wait_for(_arrivals(address, form, hits), _PATIENCE))
+            arrivals = loop.run(asyncio.wait_for(_arrivals(address, form, hits), _PATIENCE))
         finally:
             if feeder is not None:
                 feeder.kill()

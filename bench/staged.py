@@ -6,24 +6,18 @@ or in hooks. Each result also goes to a log. The store is memory, and nothing go
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
-from rich.console import Console
-from rich.table import Table
-
 import millwheel as mw
-from bench.filtered import SECOND, Bid, TablesByWindows, spent_in_turns, tables_of
-from bench.report import Figure, write_figures
+from bench.filtered import SECOND, Bid, TablesByWindows, report, spent_in_turns, tables_of
 from millwheel import agg, windows
 from millwheel.model.incarnation import IncarnationId
 from millwheel.windows import Result
 from millwheel.worker.interval import IntervalConfig
 
-__all__ = ["PROGRAMS", "main", "measure"]
+__all__ = ["PROGRAMS", "measure"]
 
 Counts = mw.Stream[Result[int]]
 
@@ -102,24 +96,5 @@ def measure(records: int, rows: int, runs: int) -> dict[str, list[float]]:
     return found
 
 
-def main() -> None:
-    """Measure, print and write the figures."""
-    parser = argparse.ArgumentParser(prog="python -m bench.staged", description=main.__doc__)
-    parser.add_argument("--records", type=int, default=80_000, help="records of each program")
-    parser.add_argument("--rows", type=int, default=8_192, help="rows of a table")
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path("build/bench-staged.json"))
-    arguments = parser.parse_args()
-    found = measure(arguments.records, arguments.rows, arguments.runs)
-    table = Table(box=None, header_style="bold")
-    table.add_column("RESULTS GO TO, AS")
-    table.add_column("µs A RESULT, WITH ITS RECORDS", justify="right")
-    for name, times in found.items():
-        table.add_row(name, f"{min(times):.2f}-{max(times):.2f}")
-    Console().print(table)
-    figures = [Figure(f"staged.{name}", min(each), "µs", tuple(each)) for name, each in found.items()]
-    write_figures(figures, arguments.out)
-
-
 if __name__ == "__main__":
-    main()
+    report("staged", measure, 80_000)

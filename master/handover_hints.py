@@ -31,7 +31,7 @@ async def reshape(term: Term, observer: Observer, request: ReshapeRequest) -> In
     """Move, split or merge: first hints to the owners, then one transaction. RequestError if it is impossible."""
     change = reshape_plans.interval_change(term.catalog, request, term.core.loads)
     if change is not None:
-        await _prepare(term.catalog, observer, change)
+        await _prepare(observer, change)
         request = change.request
     answer = await term.ask(request)
     assert isinstance(answer, Intervals)
@@ -59,7 +59,7 @@ def refuse_quarantined(known: Catalog, request: ReshapeRequest, book: LoadBook) 
             )
 
 
-async def _prepare(known: Catalog, observer: Observer, change: reshape_plans.IntervalChange) -> None:
+async def _prepare(observer: Observer, change: reshape_plans.IntervalChange) -> None:
     """First let the old owners shorten the journals to read, then let the new owners read them ahead."""
     releases = []
     for one in change.releases:

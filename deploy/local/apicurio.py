@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from deploy.local import jars
-from deploy.local.child import ChildProcess, free_ports, listens
+from deploy.local.child import ChildProcess, StoppedAtExit, free_ports, listens
 
 __all__ = ["ApicurioRegistry"]
 
@@ -16,7 +15,7 @@ _START: Final = 120.0
 """Seconds within which the registry must accept clients, on a machine with other load."""
 
 
-class ApicurioRegistry:
+class ApicurioRegistry(StoppedAtExit):
     """A registry. It keeps its port when it is stopped and started again, and loses its schemas.
 
     Usable with ``with``. The kernel kills it when this process ends.
@@ -50,10 +49,3 @@ class ApicurioRegistry:
     def stop(self) -> None:
         """Stop it. Its schemas are gone."""
         self.process.stop()
-
-    def __enter__(self) -> ApicurioRegistry:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()

@@ -13,7 +13,7 @@ from typing import Final
 from deploy.local import jars
 from deploy.local.apt import COMPONENTS, InstallError
 from deploy.local.cassandra_config import CommitLogSync, NodeConfig, command, write_files
-from deploy.local.child import ChildProcess, free_ports, listens
+from deploy.local.child import ChildProcess, StoppedAtExit, free_ports, listens
 
 __all__ = ["CassandraCluster", "CassandraNode", "InstallError"]
 
@@ -108,7 +108,7 @@ class CassandraNode:
         return "\n".join(line[:300] for line in self._process.last_lines(20).splitlines())
 
 
-class CassandraCluster:
+class CassandraCluster(StoppedAtExit):
     """Nodes on 127.0.0.1, 127.0.0.2, … with free ports. Their data and logs are in one folder.
 
     Usable with ``with`` and ``async with``. The kernel kills nodes that still run when this process ends.
@@ -171,17 +171,6 @@ class CassandraCluster:
         """Stop all nodes. Their data stay."""
         for node in self.nodes:
             node.stop()
-
-    def __enter__(self) -> CassandraCluster:
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()
 
     async def __aenter__(self) -> CassandraCluster:
         return await asyncio.to_thread(self.__enter__)

@@ -12,14 +12,16 @@ import socket
 import subprocess
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
 
-__all__ = ["ChildProcess", "free_ports", "listens"]
+__all__ = ["ChildProcess", "StoppedAtExit", "free_ports", "listens"]
 
 Result = TypeVar("Result")
 
@@ -76,6 +78,29 @@ def _slack(micros: int) -> Iterator[None]:
         yield
     finally:
         libc.prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(0))
+
+
+class StoppedAtExit(ABC):
+    """A service that runs within ``with``. If its start fails, it is stopped as well."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start it, and wait until it serves."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop it."""
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
 
 
 class ChildProcess:

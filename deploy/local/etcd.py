@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Final
 
 from deploy.local import apt
-from deploy.local.child import ChildProcess, free_ports
+from deploy.local.child import ChildProcess, StoppedAtExit, free_ports
 
 __all__ = ["EtcdCluster", "EtcdTlsFiles", "install"]
 
@@ -50,7 +50,7 @@ def install() -> Path:
     return apt.program("etcd", "etcd-server")
 
 
-class EtcdCluster:
+class EtcdCluster(StoppedAtExit):
     """etcd with its data and logs in one folder. A member keeps its ports when it is restarted.
 
     Usable with ``with`` and ``async with``. The kernel kills members that still run when this process ends.
@@ -150,17 +150,6 @@ class EtcdCluster:
         """Stop all members. Their data stay."""
         # A leader's handover would take seconds. It is not needed, because every acknowledged write is on disk.
         ChildProcess.stop_all(self.members, patience=2.0)
-
-    def __enter__(self) -> EtcdCluster:
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()
 
     async def __aenter__(self) -> EtcdCluster:
         try:

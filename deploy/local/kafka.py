@@ -7,13 +7,12 @@ import time
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 from uuid import uuid4
 
 from deploy.local import jars
 from deploy.local.apt import InstallError
-from deploy.local.child import ChildProcess, free_ports, listens
+from deploy.local.child import ChildProcess, StoppedAtExit, free_ports, listens
 
 __all__ = ["KafkaBroker"]
 
@@ -23,7 +22,7 @@ _USER: Final = "millwheel"
 _PASSWORD: Final = "not-secret"  # of a broker on loopback
 
 
-class KafkaBroker:
+class KafkaBroker(StoppedAtExit):
     """One broker. It keeps its ports and data when it is stopped and started again.
 
     Its controller is a process of its own, as in production, and runs on while the broker is killed. A process that is
@@ -162,14 +161,3 @@ class KafkaBroker:
     def resume(self) -> None:
         """End the broker's pause."""
         self._process.resume()
-
-    def __enter__(self) -> KafkaBroker:
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from deploy.local import apt
-from deploy.local.child import ChildProcess, free_ports, listens
+from deploy.local.child import ChildProcess, StoppedAtExit, free_ports, listens
 
 __all__ = ["MosquittoBroker", "install"]
 
@@ -21,7 +20,7 @@ def install() -> Path:
     return apt.program("mosquitto", "mosquitto", "sbin", with_needed=True)
 
 
-class MosquittoBroker:
+class MosquittoBroker(StoppedAtExit):
     """A broker that keeps its port when it is stopped and started again. It writes its sessions down when it stops.
 
     Usable with ``with``. The kernel kills it when this process ends.
@@ -55,9 +54,6 @@ class MosquittoBroker:
                 raise RuntimeError(f"Mosquitto does not serve; its log ends with:\n{self.process.last_lines()}")
             time.sleep(0.02)
 
-    def __enter__(self) -> MosquittoBroker:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def stop(self) -> None:
+        """Stop the broker."""
         self.process.stop()

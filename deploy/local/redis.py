@@ -5,11 +5,10 @@ from __future__ import annotations
 import socket
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from deploy.local import apt
-from deploy.local.child import ChildProcess, free_ports
+from deploy.local.child import ChildProcess, StoppedAtExit, free_ports
 
 __all__ = ["RedisServer", "install"]
 
@@ -23,7 +22,7 @@ def install() -> Path:
     return apt.program("redis-server", "redis-server", with_needed=True)
 
 
-class RedisServer:
+class RedisServer(StoppedAtExit):
     """A server with an append-only file. It keeps its port and its data when it is stopped and started again.
 
     Usable with ``with``. The kernel kills it when this process ends.
@@ -68,9 +67,6 @@ class RedisServer:
         """SIGKILL the server. What was written to its file stays."""
         self.process.kill()
 
-    def __enter__(self) -> RedisServer:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def stop(self) -> None:
+        """Stop the server. What was written to its file stays."""
         self.process.stop()

@@ -93,7 +93,7 @@ class _PolicyReader:
             self._kinds(f"{place}.who", who)
             for role in roles:
                 if role not in ROLES:
-                    self._wrong(f"{place}.roles", f"{role!r} is no role{did_you_mean(role, ROLES)}: {_listed(ROLES)}")
+                    self._wrong(f"{place}.roles", f"{role!r} is no role{did_you_mean(role, ROLES)}: {', '.join(ROLES)}")
             topologies = self._texts(place, one, "topologies") or ("*",)
             if "process" in roles and "*" not in topologies:
                 self._wrong(f"{place}.topologies", "the role process holds for the whole cluster: leave them out")
@@ -128,7 +128,7 @@ class _PolicyReader:
                 self._wrong(f"tokens.{name}", "is missing: a token for another service must not count here")
         for one in algorithms:
             if one not in ALGORITHMS:
-                self._wrong("tokens.algorithms", f"{one!r} is not allowed: choose of {_listed(ALGORITHMS)}")
+                self._wrong("tokens.algorithms", f"{one!r} is not allowed: choose of {', '.join(ALGORITHMS)}")
         if not 0 <= leeway <= 300:
             self._wrong("tokens.leeway_seconds", "it takes 0 to 300")
         return TokenIssuer(
@@ -170,7 +170,7 @@ class _PolicyReader:
         for name in given:
             if name not in known:
                 where = f"{place}.{name}" if place else name
-                self._wrong(where, f"is unknown{did_you_mean(name, known)}: there are {_listed(known)}")
+                self._wrong(where, f"is unknown{did_you_mean(name, known)}: there are {', '.join(known)}")
 
     def _value(self, place: str, given: Mapping[str, Any], name: str, kind: Any, default: Any) -> Any:
         value = given.get(name, default)
@@ -192,7 +192,7 @@ class _PolicyReader:
         """A name without a kind names no principal: a grant or a revocation would do nothing."""
         for name in names:
             if name != "*" and not name.startswith(_NAME_KINDS):
-                self._wrong(place, f"{name!r} has no kind: begin it with {_listed(_NAME_KINDS)}")
+                self._wrong(place, f"{name!r} has no kind: begin it with {', '.join(_NAME_KINDS)}")
 
     def _hex(self, place: str, text: str) -> str:
         digits = text.lower().removeprefix("0x").replace(":", "").removeprefix("sha256")
@@ -205,10 +205,6 @@ class _PolicyReader:
 
 
 _KINDS: Final[Mapping[Any, str]] = {bool: "true or false", str: "a text"}
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names)
 
 
 class PolicyFile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,10 +13,9 @@ from millwheel.config.declaring import Setting, declared
 from millwheel.config.errors import ConfigError
 from millwheel.config.rules import impossible
 from millwheel.config.sections import Settings
-from millwheel.config.toml_lines import line_of
 from millwheel.errors import Problem, did_you_mean
 
-__all__ = ["DEFAULT_FILE", "FILE_VARIABLE", "Configuration", "environment_name", "flag_name", "load"]
+__all__ = ["DEFAULT_FILE", "FILE_VARIABLE", "Configuration", "environment_name", "flag_name", "line_of", "load"]
 
 FILE_VARIABLE: Final = "MILLWHEEL_CONFIG"
 """The variable that names the file if no flag does."""
@@ -24,6 +24,9 @@ DEFAULT_FILE: Final = Path("/etc/millwheel/millwheel.toml")
 
 _PREFIX: Final = "MILLWHEEL_"
 _DEFAULT: Final = "default"
+
+_HEADER: Final = re.compile(r"\s*\[+\s*([^\]]+?)\s*\]+")
+_KEY: Final = re.compile(r"""\s*([\w."'-]+(?:\s*\.\s*[\w"'-]+)*)\s*=""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +138,7 @@ class _Layers:
     def _read_section(self, path: Path, text: str, section: str, given: Any) -> None:
         if section not in self.sections:
             meant = did_you_mean(section, self.sections)
-            message = f"section [{section}] is unknown{meant}: there are {_listed(self.sections)}"
+            message = f"section [{section}] is unknown{meant}: there are {', '.join(self.sections)}"
             self.problems.append(Problem(_place(path, text, section, ""), message))
         elif not isinstance(given, dict):
             message = f"{section} is a section: write [{section}], and its settings below"
@@ -151,7 +154,7 @@ class _Layers:
 
     def _unknown(self, section: str, name: str) -> str:
         names = [one.name for one in self.known.values() if one.section == section]
-        return f"{section}.{name} is unknown{did_you_mean(name, names)}: [{section}] has {_listed(names)}"
+        return f"{section}.{name} is unknown{did_you_mean(name, names)}: [{section}] has {', '.join(names)}"
 
     def read_environment(self, environment: Mapping[str, str]) -> None:
         """Apply the layer of environment variables. Variables without a section's prefix are ignored."""
@@ -173,5 +176,22 @@ def _place(path: Path, text: str, section: str, name: str) -> str:
     return f"{path}:{line}" if line else str(path)
 
 
-def _listed(names: tuple[str, ...] | list[str]) -> str:
-    return ", ".join(names)
+def line_of(text: str, section: str, name: str) -> int:
+    """Return the line (from 1) of ``name`` in ``section``. An empty ``name`` finds the section. 0: not found."""
+    wanted = ".".join(part for part in (section, name) if part)
+    here = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if (header := _HEADER.match(line)) is not None:
+            here = _bare_key(header[1])
+            found = here
+        elif (key := _KEY.match(line)) is not None:
+            found = f"{here}.{_bare_key(key[1])}" if here else _bare_key(key[1])
+        else:
+            continue
+        if found == wanted or (not name and found.startswith(f"{wanted}.")):
+            return number
+    return 0
+
+
+def _bare_key(key: str) -> str:
+    return re.sub(r"""["'\s]""", "", key)

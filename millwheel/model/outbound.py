@@ -73,17 +73,17 @@ class OutboundBatch:
 
     def indexes(self) -> Sequence[int]:
         """The indexes of the un-ACKed records, in order."""
-        return range(len(self.keys)) if self.waiting is None else sorted(self.waiting)
+        return range(len(self.timestamps)) if self.waiting is None else sorted(self.waiting)
 
     def count(self) -> int:
         """The number of un-ACKed records."""
-        return len(self.keys) if self.waiting is None else len(self.waiting)
+        return len(self.timestamps) if self.waiting is None else len(self.waiting)
 
     def without(self, acked: Collection[int]) -> Collection[int]:
         """The indexes of the un-ACKed records that are not among ``acked``, which are indexes of the batch."""
         if self.waiting is not None:
             return self.waiting.difference(acked)
-        count = len(self.keys)
+        count = len(self.timestamps)
         return () if len(acked) == count else set(range(count)).difference(acked)
 
     def measure(self) -> None:

@@ -28,6 +28,7 @@ __all__ = [
     "exact",
     "extremes_of",
     "has_columns",
+    "joined",
     "longest_of",
     "names_bytes",
     "plain_types",
@@ -76,23 +77,26 @@ class RecordColumns(Sequence[bytes]):
     ([b'cat', b'dog'], {'text': 'dog', 'size': 4})
     """
 
-    __slots__ = ("_chunks", "average", "batch", "key", "timestamps")
+    __slots__ = ("_chunks", "_extremes", "average", "batch", "key", "size", "timestamps")
 
-    def __init__(self, batch: Any, timestamps: array[int], key: str) -> None:
+    def __init__(self, batch: Any, timestamps: array[int], key: str, *, like: RecordColumns | None = None) -> None:
         """
         Args:
             batch: A record batch of Arrow. Its columns are of ``plain_types``.
             timestamps: In microseconds, one for each record.
             key: The column of the keys: texts, bytes or integers without nulls. Empty: all keys are empty.
+            like: The same records, with another column of keys. What is known of them is taken over.
         """
         self.batch = batch
         self.timestamps = timestamps
         self.key = key
-        names = sum(len(name.encode()) for name in batch.schema.names)
-        self.average: int = -(-batch.nbytes // max(1, len(timestamps))) + names
+        self.size: int = batch.nbytes if like is None else like.size
+        """The size of the columns, in bytes. Arrow takes microseconds to compute it."""
+        self.average: int = _average(batch, self.size, len(timestamps)) if like is None else like.average
         """The size of a record, in bytes: that in the columns, and that of their names, which its value has. All count
         alike: so parts of a delivery add up to its size. The buffers of received columns have nothing else."""
-        self._chunks: dict[int, list[bytes]] = {}
+        self._extremes: tuple[int, int] | None = None if like is None else like._extremes
+        self._chunks: dict[int, list[bytes]] = {} if like is None else like._chunks
 
     def __len__(self) -> int:
         return len(self.timestamps)
@@ -134,7 +138,13 @@ class RecordColumns(Sequence[bytes]):
 
     def keyed(self, key: str) -> RecordColumns:
         """The same records with another column of keys."""
-        return self if key == self.key else RecordColumns(self.batch, self.timestamps, key)
+        return self if key == self.key else RecordColumns(self.batch, self.timestamps, key, like=self)
+
+    def extremes(self) -> tuple[int, int]:
+        """The least and the greatest timestamp. There is at least one."""
+        if self._extremes is None:
+            self._extremes = extremes_of(self.timestamps)
+        return self._extremes
 
     def kinds(self) -> dict[str, type]:
         """By the names of columns: the types of their values that are not null."""
@@ -232,6 +242,25 @@ class RecordColumns(Sequence[bytes]):
         if (names := len(times) * names_bytes(schema.names)) > _NAMES_BYTES:
             raise ValueError(f"names of columns with {names:,} bytes in all records; the limit is {_NAMES_BYTES:,}")
         return cls(pa.RecordBatch.from_arrays(columns, schema=schema), times, message.key)
+
+
+def joined(tables: Sequence[RecordColumns], timestamps: array[int]) -> RecordColumns:
+    """The records of some tables, one table after the other. They have one schema, and one column of keys.
+
+    ``timestamps``: those of all records.
+    """
+    first = tables[0]
+    if len(tables) == 1:
+        return first
+    import pyarrow as pa
+
+    columns = [pa.concat_arrays(parts) for parts in zip(*(one.batch.columns for one in tables), strict=True)]
+    return RecordColumns(pa.RecordBatch.from_arrays(columns, schema=first.batch.schema), timestamps, first.key)
+
+
+def _average(batch: Any, size: int, count: int) -> int:
+    names = sum(len(name.encode()) for name in batch.schema.names)
+    return -(-size // max(1, count)) + names
 
 
 @lru_cache(64)

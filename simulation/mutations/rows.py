@@ -104,6 +104,18 @@ rewriting(
 )
 
 rewriting(
+    "slices-copy-the-rest",
+    "G8",
+    "a slice of rows takes as long as its own rows, however many follow",
+    StateRows.capture,
+    "first, self._next = self._next, self._next + self._most",
+    "self._taken, first, self._next = self._taken[self._next :], 0, self._most",
+    seeds=0,
+    test="tests/worker/interval/test_rows.py::test_a_slice_takes_no_longer_if_more_rows_follow",
+    why="no seed has so many rows that time would show it",
+)
+
+rewriting(
     "rows-settled-by-chance",
     "G8",
     "rows that were written are settled slice by slice without another event",

@@ -31,7 +31,7 @@ def main() -> int:
             found = [f"VIOLATION {problem}" for problem in played.problems] or differences(written, played.text)
             if options.write and found and not played.problems:
                 file.write_text(played.text)
-                print(f"{played.name}: written anew")
+                print(f"{played.name}: written")
                 continue
             failed += bool(found)
             print(f"{played.name}: {'differs' if found else 'as written'}", *found, sep="\n  ")
@@ -41,7 +41,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m simulation.scenarios", description=__doc__)
     parser.add_argument("names", nargs="*", help="which; by default all")
-    parser.add_argument("--write", action="store_true", help="write the files of those that differ anew")
+    parser.add_argument("--write", action="store_true", help="write the files of those that differ")
     parser.add_argument("--history", action="store_true", help="show everything that happened")
     return parser.parse_args()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from millwheel.config import ConfigError, Settings, declared, environment_name, flag_name, load
-from millwheel.config.toml_lines import line_of
+from millwheel.config.loading import line_of
 
 
 def write(place: Path, text: str) -> Path:

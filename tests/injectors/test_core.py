@@ -159,6 +159,16 @@ def test_the_window_reports_how_much_it_takes() -> None:
 
 
 @pytest.mark.guarantee("G13")
+def test_each_of_many_consumers_has_a_share_of_the_window() -> None:
+    limits = replace(LIMITS, window_records=1_000)
+    for consumers, room in ((1, 1_000), (25, 40), (26, 40), (100, 40)):
+        names = map("c{}".format, range(consumers))
+        core = opened(limits, routing(*(one(Route(ALL_KEYS, f"j-{name}", "a"), name=name) for name in names)))
+        assert core.room() == room
+        add(core, range(30))
+        assert (core.room(), core.fits(20)) == (room - 30, consumers == 1)
+
+
 def test_the_window_counts_bytes() -> None:
     core = opened(replace(LIMITS, window_bytes=4))
     add(core, [1])

@@ -52,6 +52,8 @@ LIMITS = Limits(
 )  # fmt: skip
 MAX_ROWS = 9
 """More than fit into a batch: columns are not divided for that, and may be sent one by one later."""
+MAX_JOINED = LIMITS.batch_records - 1 + MAX_ROWS
+"""A batch of columns that is not full takes one more table."""
 ADDRESSES = ["a", "b", "c"]
 NO_COLUMNS_AT = "c"
 NO_COLUMNS = DeliveryOutcome.DELIVERY_OUTCOME_NO_COLUMNS
@@ -81,6 +83,10 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
         self.answers: list[tuple[str, int, DeliveryAnswered]] = []
         self.columns = 0
         """Deliveries by columns so far."""
+        self.tables: dict[tuple[IdScope, object], int] = {}
+        """The number of the table of each record that came in one."""
+        self.joined = 0
+        """Deliveries with records of several tables so far."""
         self.complete = 0
         """Complete deliveries so far."""
         self.wanted: set[str] = set()
@@ -121,7 +127,9 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
 
     def check_same_bytes(self, send: SendBatch) -> None:
         self.columns += isinstance(send.values, RecordColumns)
-        assert 0 < len(send.keys) <= MAX_ROWS
+        numbers = {self.tables.get((send.scope, id_)) for id_ in send.ids}
+        self.joined += isinstance(send.values, RecordColumns) and len(numbers) > 1
+        assert 0 < len(send.keys) <= MAX_JOINED
         for id_, key, value, timestamp in zip(send.ids, send.keys, send.values, send.timestamps, strict=True):
             known = self.bytes_of.setdefault((f"{send.consumer} {send.scope.name}", id_), (key, value, timestamp))
             assert known == (key, value, timestamp), "an id came again with other bytes"
@@ -190,9 +198,10 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
         scope=st.sampled_from(SCOPES),
         rows=st.lists(st.tuples(keys, keys, st.integers(-3, 40)), min_size=1, max_size=MAX_ROWS),
         gap=st.integers(0, 1),
+        more=st.booleans(),
     )
-    def send_table(self, scope: IdScope, rows: list[tuple[bytes, bytes, int]], gap: int) -> None:
-        """Send records as columns, with a column of keys for each consumer."""
+    def send_table(self, scope: IdScope, rows: list[tuple[bytes, bytes, int]], gap: int, more: bool = False) -> None:
+        """Send records as columns, with a column of keys for each consumer. ``more``: they have one more column."""
         rows = rows[: self.core.room()]
         if not rows:
             return
@@ -200,7 +209,9 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
         numbers = self.next_positions(scope, len(rows), gap)
         ids = numbers if scope.kind is IdKind.POSITION else HASHER.hash_all(numbers)
         texts = [row[0].decode() for row in rows], [row[1].decode() for row in rows]
-        batch = pa.record_batch({"x": texts[0], "y": texts[1], "at": [f"{scope.name}:{one}" for one in numbers]})
+        columns_of = {"x": texts[0], "y": texts[1], "at": [f"{scope.name}:{one}" for one in numbers]}
+        batch = pa.record_batch(columns_of | ({"more": list(numbers)} if more else {}))
+        self.tables |= dict.fromkeys(((scope, id_) for id_ in ids), len(self.tables))
         records = RecordColumns(batch, array("q", [start + offset for _, _, offset in rows]), "")
         self.last_published = self.core.published.watermark
         columns = {IncarnationId(name): records.keyed("x" if name == "x" else "y").keys() for name in names}
@@ -431,9 +442,15 @@ def _walk(seed: int, steps: int) -> None:
     def lost() -> str:
         return chance.choice([*[""] * 9, "x", "y", "z"])
 
+    def small_tables() -> None:
+        scope = chance.choice(SCOPES)
+        for _ in range(5):
+            machine.send_table(scope, rows()[:2], pick() // 90, pick() < 10)
+
     moves: list[tuple[float, Callable[[], object]]] = [
         (8, lambda: machine.send(chance.choice(SCOPES), rows(), pick() % 3, chance.choice([1, 8, 70]), lost())),
-        (2, lambda: machine.send_table(chance.choice(SCOPES), rows(), pick() % 2)),
+        (2, lambda: machine.send_table(chance.choice(SCOPES), rows(), pick() % 2, pick() < 20)),
+        (3, small_tables),
         (4, lambda: machine.key(pick(), chance.randrange(12))),
         (2, lambda: machine.advance(chance.randrange(30))),
         (4, lambda: machine.broadcast()),
@@ -458,6 +475,7 @@ def _walk(seed: int, steps: int) -> None:
     machine.teardown()
     assert machine.complete, "no delivery was complete"
     assert machine.columns, "no delivery had columns"
+    assert machine.joined, "no delivery had several tables"
 
 
 @pytest.mark.guarantee("G1", "G7", section="5.2")

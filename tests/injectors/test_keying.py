@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -132,3 +133,19 @@ async def test_without_a_worker_records_with_local_keys_go_on() -> None:
     assert (await of_waiting(workers, "ann", "", waiting=None)).keys == [b"ann"]
     assert (await of_waiting(workers, "", waiting=None)).unknown
     assert workers.asked == []
+
+
+def test_keys_of_fields_alone_are_shared_by_consumers() -> None:
+    def of(**given: Any) -> ConsumerRouting:
+        return ConsumerRouting(IncarnationId("c"), [Route(ALL_KEYS, "j", "a")], computation="c", **given)
+
+    keying, checking = (RecordKeys(RecordEncoder("s"), no_worker, check=check) for check in (False, True))
+    routing, fields = StreamRouting(1, {}), ("user", "city")
+    assert keying.by_fields(of(fields=fields), routing) == fields
+    assert not keying.by_fields(of(fields=fields, function="m:key"), routing)
+    assert not keying.by_fields(of(fields=fields, log=True), routing)
+    assert not checking.by_fields(of(fields=fields), routing)
+
+
+async def no_worker(*_: object) -> str:
+    return "no worker"

@@ -45,7 +45,7 @@ class Sending:
         table = pa.table({"key": ["a", "f", "j", "z"] * (ROWS // 4), "text": ["x" * width] * ROWS, "at": range(ROWS)})
         self.table = plain_table(table, "at")
         settings = InjectorSettings(limits=limits or Limits(), any_timestamp=True)
-        self.core = SimpleNamespace(stream="s", process="p")
+        self.core = SimpleNamespace(stream="s", process="p", window=settings.limits.window_records)
         self.tables = TableAdmission(cast(Any, self), cast(Any, self), settings)
 
     def check(self) -> None: ...

@@ -239,10 +239,11 @@ class RecordAdmission:
         data = data if refused is None else data[: refused[0]]
         end = start + len(data)
         found: dict[IncarnationId, KeyColumn] = {}
+        shared: dict[tuple[str, ...], Sequence[bytes]] = {}
         while missing := self._session.routing.consumers.keys() - found.keys():
             for name in missing:
                 try:
-                    found[name] = await self._key_column(name, call, start, data)
+                    found[name] = await self._key_column(name, call, start, data, shared)
                 except (TooLargeError, WrongIdOrKeyError):  # a key that was given. Those before it are passed first
                     if len(data) == 1:
                         raise
@@ -284,15 +285,31 @@ class RecordAdmission:
             return self._encoded(call, start, (start + end) // 2)
         return within(data, CHUNK_BYTES)
 
-    async def _key_column(self, name: IncarnationId, call: _SendCall, start: int, data: Sequence[bytes]) -> KeyColumn:
-        """One consumer's keys and problems for the records from ``start`` on. ``data``: their encoded values."""
+    async def _key_column(
+        self,
+        name: IncarnationId,
+        call: _SendCall,
+        start: int,
+        data: Sequence[bytes],
+        shared: dict[tuple[str, ...], Sequence[bytes]],
+    ) -> KeyColumn:
+        """One consumer's keys and problems for the records from ``start`` on.
+
+        ``data``: their encoded values. ``shared``: the keys by fields that other consumers of these records have.
+        """
         part = slice(start, start + len(data))
         routing = self._session.routing
         consumer = routing.consumers.get(name)
         if consumer is None:
             return KeyColumn([], unknown=True)  # the consumer left during the requests
+        fields = self.keying.by_fields(consumer, routing) if call.keys is None else ()
+        if (known := shared.get(fields)) is not None:
+            return KeyColumn(list(known))
         plain = None if call.encoded else call.values[part]
-        return await self.keying.column(consumer, plain, data, _cut(call.keys, part), routing)
+        column = await self.keying.column(consumer, plain, data, _cut(call.keys, part), routing)
+        if fields and not column.problems and len(column.keys) == len(data):
+            shared[fields] = tuple(column.keys)
+        return column
 
     def _admit(
         self, call: _SendCall, start: int, data: Sequence[bytes], found: Mapping[IncarnationId, KeyColumn]
@@ -410,7 +427,7 @@ class RecordAdmission:
         whole, start = KeyColumn([]), 0
         while start < len(data):
             part = within(data[start : start + CHUNK_RECORDS], CHUNK_BYTES)
-            column = await self._key_column(name, call, start, part)
+            column = await self._key_column(name, call, start, part, {})
             if len(whole.keys) == start:  # none of the records before is without a key
                 whole.keys += column.keys
                 whole.why = column.why

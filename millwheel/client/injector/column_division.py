@@ -54,7 +54,7 @@ def divided(
 def _cut(number: int, columns: RecordColumns, ids: Sequence[Any]) -> Iterator[tuple[int, RecordColumns, Sequence[Any]]]:
     """The records of interval ``number``, in deliveries that are not too large."""
     count = len(columns)
-    if count <= DELIVERY_RECORDS and (columns.batch.nbytes <= DELIVERY_BYTES or count == 1):
+    if count <= DELIVERY_RECORDS and (columns.size <= DELIVERY_BYTES or count == 1):
         yield number, columns, ids
         return
     at = DELIVERY_RECORDS if count > DELIVERY_RECORDS else count // 2

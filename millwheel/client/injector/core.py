@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from operator import lt
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 from millwheel.client.injector.errors import (
     InjectorClosedError,
@@ -65,11 +65,14 @@ from millwheel.client.injector.unkeyed import UnkeyedRecords
 from millwheel.model.core_protocol import RisingValues, require
 from millwheel.model.outbound import AnswerKind, answer_kind
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
-from millwheel.rpc.columns import RecordColumns, extremes_of
+from millwheel.rpc.columns import RecordColumns
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.errors import UsageError
 
 __all__ = ["InjectorCore"]
+
+_SHARING: Final = 25
+"""So many consumers share the window. With more of them it grows: each has a share of this size."""
 
 
 class InjectorCore:
@@ -140,13 +143,24 @@ class InjectorCore:
         """The total size of the values in ``unacked``, in bytes."""
         return self.outbound.size + self.unkeyed.bytes
 
+    @property
+    def window(self) -> int:
+        """The most un-ACKed records, a record counted once for each consumer (G13).
+
+        Each consumer has room for a part of ``window_records``, however many there are: otherwise each would get small
+        deliveries. The values are there once for all consumers, and their bytes are bounded in any case.
+        """
+        window = self.limits.window_records
+        consumers = 0 if self.routing is None else len(self.routing.consumers)
+        return window if consumers <= _SHARING else window // _SHARING * consumers
+
     def room(self) -> int:
         """How many records may be accepted now (G13)."""
-        routing, limits = self.routing, self.limits
-        if routing is None or self.unacked_bytes >= limits.window_bytes:
+        routing = self.routing
+        if routing is None or self.unacked_bytes >= self.limits.window_bytes:
             return 0
         per_record = max(1, len(routing.consumers))
-        free = (limits.window_records - self.unacked) // per_record
+        free = (self.window - self.unacked) // per_record
         return max(free, 0 if self.unacked else 1)
 
     def fits(self, count: int) -> bool:
@@ -155,7 +169,7 @@ class InjectorCore:
         Many records of a call need not wait until others are ACKed: one of those may be un-ACKed for ever.
         """
         consumers = len(self.routing.consumers) if self.routing is not None else 0
-        half = self.limits.window_records // max(1, consumers) // 2
+        half = self.window // max(1, consumers) // 2
         return self.room() >= max(1, min(count, half))
 
     def refills(self, count: int) -> bool:
@@ -165,7 +179,7 @@ class InjectorCore:
         batches of a few records for ever, because each of those makes ACKs of as few.
         """
         consumers = len(self.routing.consumers) if self.routing is not None else 0
-        return self.fits(max(count, self.limits.window_records // max(1, consumers) // 8))
+        return self.fits(max(count, self.window // max(1, consumers) // 8))
 
     def throttled(self, newest: int) -> bool:
         """Whether a record with the timestamp ``newest`` has to wait for the low watermark (8.4).
@@ -434,7 +448,7 @@ def _extremes(columns: KeyedRecords) -> tuple[int, int]:
         UsageError: A timestamp is not an integer, does not fit into 64 bits, or is an infinity.
     """
     if isinstance(columns.values, RecordColumns):
-        oldest, newest = extremes_of(columns.values.timestamps)
+        oldest, newest = columns.values.extremes()
     else:
         try:
             whole = array("q", columns.timestamps)

@@ -88,6 +88,8 @@ class InjectorDriver(ABC):
     """Drives one injector's core. ``InjectorSession`` opens it and closes it."""
 
     membership: Membership
+    traced = False
+    """Whether records have spans, so that those of several calls are not gathered."""
     _loop: asyncio.AbstractEventLoop
 
     def __init__(self, core: InjectorCore, identity: SenderIdentity) -> None:

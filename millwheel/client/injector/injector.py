@@ -21,14 +21,16 @@ from millwheel.client.injector.errors import ForgottenIdsError, NotAckedError
 from millwheel.client.injector.ids import BatchOf, IdScope, UserId, checked_position
 from millwheel.client.injector.messages import WatermarkDeclared
 from millwheel.client.injector.process import InjectorProcess
-from millwheel.client.injector.tables import plain_table, times_in
+from millwheel.client.injector.tables import times_in
 from millwheel.client.injector.unacked import SentRecords, unacked_ids
 from millwheel.model.time import Timestamp
+from millwheel.rpc.columns import RecordColumns
 from millwheel.sdk.errors import MillwheelError, UsageError
 
 __all__ = ["Injector"]
 
 _RECORDS_IN_A_ROW: Final = 256
+_ROWS_IN_A_ROW: Final = 4_000
 _POLL_SECONDS: Final = 0.1
 """How often a call looks for its own records among the un-ACKed ones, while records before them have no ACK."""
 
@@ -42,6 +44,8 @@ class Injector(InjectorProcess):
 
     _sends_left = _RECORDS_IN_A_ROW
     """How many more single records are sent before other tasks may run."""
+    _rows_left = _ROWS_IN_A_ROW
+    """How many more rows of small tables are sent before other tasks may run."""
     _unacked_ids_at = -_POLL_SECONDS
     """When ``_cached_unacked_ids`` was computed, by the event loop's clock."""
     _cached_unacked_ids: Mapping[IdScope, AbstractSet[Any]] = MappingProxyType({})
@@ -73,6 +77,7 @@ class Injector(InjectorProcess):
     def _drain(self) -> None:
         if self._intake.buffer.count:
             self._intake.drain()
+        self._tables.intake.drain()
 
     async def send_many(
         self,
@@ -171,10 +176,16 @@ class Injector(InjectorProcess):
             InjectorError: The injector has stopped; the error says why.
         """
         self._session.check()
-        whole = plain_table(table, timestamp, id_column)
+        whole = self._tables.read(table, timestamp, id_column)
         self._times.check(times_in(whole), "a record's timestamp")
-        if position is not None and whole.num_rows:
-            checked_position(checked_position(position) + whole.num_rows - 1)
+        if position is not None and len(whole):
+            checked_position(checked_position(position) + len(whole) - 1)
+        if isinstance(whole, RecordColumns) and self._tables.intake.put(whole, position, partition, batch):
+            self._rows_left -= len(whole)
+            if self._rows_left <= 0:
+                self._rows_left = _ROWS_IN_A_ROW
+                await asyncio.sleep(0)
+            return
         await self._tables.send(whole, position, partition, id_column, batch)
 
     async def send_together(
@@ -286,8 +297,9 @@ class Injector(InjectorProcess):
             self._times.check((watermark,), "the watermark")
         if self._session.asleep:
             await self._session.membership.wake()
-        self._drain()
-        self._session.step(WatermarkDeclared(watermark))
+        if not self._tables.intake.promise(watermark):
+            self._drain()
+            self._session.step(WatermarkDeclared(watermark))
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until every consumer has ACKed every record sent so far. Their effects are then durable.

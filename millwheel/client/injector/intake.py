@@ -140,6 +140,8 @@ class RecordIntake:
         same = buffer.scope is scope or buffer.scope == scope
         if not same or buffer.size >= CHUNK_BYTES or buffer.count >= CHUNK_RECORDS:
             self.drain()
+        if not buffer.count:
+            self._admission.drain()  # small tables that were sent before
         encoding = self._encoding
         if encoding is None or encoding.routing is not session.core.routing:
             encoding = self._encoding = _RoutedEncoding(self._admission, session.routing)

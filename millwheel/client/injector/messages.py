@@ -55,7 +55,8 @@ class Limits:
     """A batch is sealed when it has this many records, or this many bytes of values. Even with the longest keys it then
     stays below a third of what one message may have. Only a sender with much to send fills one: see ``linger``."""
     window_records: int = 50_000
-    """The most un-ACKed records. A record that goes to two consumers counts twice."""
+    """The most un-ACKed records. A record that goes to two consumers counts twice. With more than 25 consumers, each
+    has room for a 25th of this number."""
     window_bytes: int = 64 << 20
     """The most bytes of un-ACKed values. The records of one call may exceed it."""
     linger: int = 2_000

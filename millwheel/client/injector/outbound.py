@@ -13,7 +13,7 @@ from itertools import repeat
 from operator import attrgetter, itemgetter
 from typing import Any, Final
 
-from millwheel.client.injector.column_division import divided
+from millwheel.client.injector.column_division import DELIVERY_BYTES, divided
 from millwheel.client.injector.ids import IdScope
 from millwheel.client.injector.messages import KeyedRecords, Limits, SendBatch
 from millwheel.client.injector.outbound_queue import InjectedAttempt, InjectedBatch, OutboundQueue
@@ -23,12 +23,14 @@ from millwheel.model.outbound import AnswerKind, UnackedBatches
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.model.watermarks import MinTracker
 from millwheel.rpc.column_keys import ColumnKeys
-from millwheel.rpc.columns import RecordColumns, bytes_of, extremes_of
+from millwheel.rpc.columns import RecordColumns
 
 __all__ = ["OutboundQueues", "earlier"]
 
 _NEVER: Final = 1 << 64
 """Above all positions."""
+_MANY_BYTES: Final = DELIVERY_BYTES // 2
+"""A batch of columns with so many bytes gathers no further ones: a larger delivery costs hardly less a record."""
 
 
 class OutboundQueues:
@@ -164,11 +166,9 @@ class OutboundQueues:
         """Append records to the queue's batches, in order."""
         limits, at, count = self._limits, 0, len(keys)
         while at < count:
-            batch = queue.filling
-            if batch is None:
-                batch = self._open(queue, first, accepted)
-            batch.since, batch.latest = min(batch.since, accepted[0]), max(batch.latest, accepted[1])
-            batch.gapless = max(batch.gapless, gapless)
+            if queue.filling is not None and queue.filling.tables:
+                self._seal(queue)
+            batch = self._opened(queue, first, accepted, gapless)
             take = min(count - at, limits.batch_records - len(batch.keys))
             size = sum(map(len, values[at : at + take]))
             while batch.bytes + size > limits.batch_bytes and take > 1:
@@ -192,22 +192,26 @@ class OutboundQueues:
         self, queue: OutboundQueue, values: RecordColumns, ids: Sequence[Any], first: int,
         accepted: tuple[int, int], gapless: int,
     ) -> None:  # fmt: skip
-        """Append records as columns: a batch of their own."""
-        if queue.filling is not None:
+        """Append records as columns: to the batch that is being filled, or as the first ones of another batch."""
+        if queue.filling is not None and not queue.filling.takes(values):
             self._seal(queue)
-        batch = self._open(queue, first, accepted)
-        batch.gapless = gapless
-        batch.keys, batch.values, batch.timestamps, batch.ids = values.keys(), values, values.timestamps, ids
-        batch.bytes = bytes_of(values)
-        batch.held, _ = extremes_of(values.timestamps)
+        batch = self._opened(queue, first, accepted, gapless)
+        before = batch.bytes
+        batch.extend_columns(values, ids)
         self._filled_records += len(values)
-        self._filled_bytes += batch.bytes
-        self._seal(queue)
+        self._filled_bytes += batch.bytes - before
+        if len(batch.timestamps) >= self._limits.batch_records or batch.bytes >= _MANY_BYTES:
+            self._seal(queue)
 
-    def _open(self, queue: OutboundQueue, first: int, accepted: tuple[int, int]) -> InjectedBatch:
-        batch = queue.filling = InjectedBatch(queue, first, accepted)
-        self._filling[queue] = None
-        self._busy[queue] = None
+    def _opened(self, queue: OutboundQueue, first: int, accepted: tuple[int, int], gapless: int) -> InjectedBatch:
+        """The batch that is being filled, to which such records are about to be appended."""
+        batch = queue.filling
+        if batch is None:
+            batch = queue.filling = InjectedBatch(queue, first, accepted)
+            self._filling[queue] = None
+            self._busy[queue] = None
+        batch.since, batch.latest = min(batch.since, accepted[0]), max(batch.latest, accepted[1])
+        batch.gapless = max(batch.gapless, gapless)
         return batch
 
     def _seal(self, queue: OutboundQueue) -> None:
@@ -216,6 +220,7 @@ class OutboundQueues:
         assert batch is not None
         queue.filling = None
         del self._filling[queue]
+        batch.join()
         queue.batches[batch] = None
         queue.to_send[batch] = None
         self._filled_records -= len(batch.keys)

@@ -7,15 +7,17 @@ batch may have several attempts in flight. An ACK counts for the record, whichev
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
+from millwheel.client.injector.column_division import DELIVERY_BYTES, DELIVERY_RECORDS
 from millwheel.client.injector.ids import IdKind, IdScope
 from millwheel.client.injector.routing import Route
 from millwheel.model.deliveries import MAX_POSITION_SPAN
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.outbound import DeliveryAttempt, OutboundBatch
-from millwheel.rpc.columns import RecordColumns
+from millwheel.rpc.columns import RecordColumns, bytes_of, joined
 
 __all__ = ["InjectedAttempt", "InjectedBatch", "OutboundQueue"]
 
@@ -32,11 +34,17 @@ class InjectedBatch(OutboundBatch):
 
     ``gapless``: from this position to the batch's last one, the process has accepted a record at each position, and has
     put those for this interval into this batch.
+
+    ``tables``: the columns of which it is made while it is filled. They are joined when it is sealed: until then
+    ``keys`` and ``values`` are empty. A batch of single records has none.
+
+    Invariant (G1): a joined batch has the records, times and ids of its tables, in their order.
+    Invariant (G13): a batch of several tables has at most ``DELIVERY_RECORDS`` and ``DELIVERY_BYTES``.
     """
 
     __slots__ = (
         "copies", "first", "gapless", "ids", "latest", "open_attempts",
-        "queue", "resume_at", "since", "tries", "unsent",
+        "queue", "resume_at", "since", "tables", "tries", "unsent",
     )  # fmt: skip
 
     def __init__(self, queue: OutboundQueue, first: int, accepted: tuple[int, int]) -> None:
@@ -45,6 +53,7 @@ class InjectedBatch(OutboundBatch):
         self.first = first
         self.since, self.latest = accepted
         self.ids: Any = []
+        self.tables: list[RecordColumns] = []
         self.gapless = 0
         self.unsent: set[int] | None = None
         self.open_attempts: list[InjectedAttempt] = []
@@ -64,6 +73,34 @@ class InjectedBatch(OutboundBatch):
         self.timestamps += timestamps
         self.ids += ids
         self.bytes += size
+
+    def takes(self, table: RecordColumns) -> bool:
+        """Whether columns may be appended: the batch has such columns, and together they are one delivery at most."""
+        if not self.tables:
+            return False
+        first = self.tables[0]
+        fits = len(self.timestamps) + len(table) <= DELIVERY_RECORDS and self.bytes + bytes_of(table) <= DELIVERY_BYTES
+        return fits and first.key == table.key and bool(first.batch.schema == table.batch.schema)
+
+    def extend_columns(self, table: RecordColumns, ids: Sequence[Any]) -> None:
+        """Append columns. Allowed only before the batch is sealed, if it is empty or takes them."""
+        oldest, _ = table.extremes()
+        if self.tables:
+            self.held = min(self.held, oldest)
+            if len(self.tables) == 1:
+                self.timestamps = self.timestamps[:]  # those of the first table stay as they are
+            self.timestamps.extend(table.timestamps)
+            self.ids = _following(self.ids, ids)
+        else:
+            self.held, self.timestamps, self.ids = oldest, table.timestamps, ids
+        self.tables.append(table)
+        self.bytes += bytes_of(table)
+
+    def join(self) -> None:
+        """Make one table of its columns, if it has some."""
+        if self.tables:
+            self.values = joined(self.tables, self.timestamps)
+            self.keys, self.tables = self.values.keys(), []
 
     def make_rows(self) -> None:
         """Encode each record by itself, if they are columns."""
@@ -88,6 +125,15 @@ class InjectedBatch(OutboundBatch):
         if unsent is None:
             return None if self.waiting is None else sorted(self.waiting)
         return sorted(unsent if self.waiting is None else unsent & self.waiting)
+
+
+def _following(ids: Any, more: Sequence[Any]) -> Any:
+    """The ids of a batch and those that follow. Both arguments stay as they are."""
+    if isinstance(ids, range) and isinstance(more, range) and ids.step == more.step == 1 and ids.stop == more.start:
+        return range(ids.start, more.stop)
+    own = array("Q", ids) if isinstance(more, range | array) else list(ids)
+    own.extend(more)
+    return own
 
 
 class InjectedAttempt(DeliveryAttempt):

@@ -224,6 +224,7 @@ class InjectorProcess(ABC):
 
         Before the first promise it is ``MIN_TIMESTAMP``. ``millwheel.format_timestamp`` shows it as others do: -inf.
         """
+        self._drain()
         return Timestamp(self._session.core.publication.value)
 
     @property
@@ -267,6 +268,7 @@ class InjectorProcess(ABC):
     @property
     def by_columns(self) -> int:
         """Records that :meth:`send_table` has sent as columns so far."""
+        self._drain()
         return self._tables.counts.by_columns
 
     @property

@@ -89,6 +89,10 @@ class RecordKeys:
             )
         return self._local
 
+    def by_fields(self, consumer: ConsumerRouting, routing: StreamRouting) -> tuple[str, ...]:
+        """The fields that alone decide a record's key at the consumer. Empty: code or a request decides, too."""
+        return () if consumer.log or consumer.function or self._checks(consumer, routing) else consumer.fields
+
     def _checks(self, consumer: ConsumerRouting, routing: StreamRouting) -> bool:
         """Whether a worker checks types. A log's worker does so only if no computation reads the stream."""
         return self._check and (routing.log_only or not consumer.log)

@@ -9,7 +9,6 @@ has the same effect and takes several times the processor time, so the log says 
 from __future__ import annotations
 
 import logging
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -23,7 +22,7 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.model.limits import MAX_KEY_BYTES, MAX_VALUE_BYTES
 from millwheel.model.wording import named
 from millwheel.rpc.column_keys import longest_in
-from millwheel.rpc.columns import SCHEMA_BYTES, RecordColumns, plain_types
+from millwheel.rpc.columns import SCHEMA_BYTES, RecordColumns, names_bytes, plain_types
 from millwheel.rpc.v1 import topology_pb2 as specs
 
 __all__ = ["IN_MSGPACK", "TableCounts", "TableForms"]
@@ -54,6 +53,22 @@ class TableCounts:
     by_rows: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _SchemaForm:
+    """What a table's schema says, by one routing and one column of ids.
+
+    ``misfit``: why its records are not surely of a declared type, or cannot be columns. None: they can. ``keys``: the
+    columns of the keys, by consumer, or why there is none. ``names_bytes``: what a row has beside its values' content.
+    """
+
+    schema: Any
+    routing: StreamRouting
+    id_column: str | None
+    misfit: _ByRows | None
+    keys: Mapping[IncarnationId, str] | _ByRows
+    names_bytes: int
+
+
 class TableForms:
     """Decides how the records of tables are sent, and says what a sender should know about it.
 
@@ -65,65 +80,65 @@ class TableForms:
         self.counts = TableCounts()
         self._session = session
         self._settings = settings
-        self._looked: tuple[Any, Any, str | None, _ByRows | None] | None = None
-        """The last schema of a table, the declared types, the column of ids, and why such records do not go by
-        columns."""
+        self._looked: _SchemaForm | None = None
+        """What the last schema of a table says."""
         self._said: set[tuple[Any, str]] = set()
 
-    def keys(self, values: Any, id_column: str | None = None) -> Mapping[IncarnationId, str] | None:
+    def keys(self, records: RecordColumns, id_column: str | None = None) -> Mapping[IncarnationId, str] | None:
         """The column of the keys, by consumer. Empty: a consumer's keys are empty. None: the records go one by one.
 
         Args:
-            values: The records.
+            records: The records.
             id_column: The column with their ids, if they have some. It need not be a field of the stream's type.
         """
         routing = self._session.routing
         if routing.format not in IN_MSGPACK:
             return None  # it is refused
-        found = self._form(values, routing, id_column)
+        found = self._form(records, routing, id_column)
         if not isinstance(found, _ByRows):
             return found
         remedy = f". To send it by columns: {found.remedy}" if found.remedy else ""
         text = f"a table goes by rows: {found.why}. It has the same effect, and takes more processor time{remedy}"
-        self._say(logging.WARNING if found.remedy else logging.INFO, values.schema, text)
+        self._say(logging.WARNING if found.remedy else logging.INFO, records.batch.schema, text)
         return None
 
     def _form(
-        self, values: Any, routing: StreamRouting, id_column: str | None
+        self, records: RecordColumns, routing: StreamRouting, id_column: str | None
     ) -> Mapping[IncarnationId, str] | _ByRows:
-        misfit = self._misfit(values.schema, routing, id_column)
+        values, known = records.batch, self._looked
+        schema = values.schema
+        if known is None or known.routing is not routing or known.id_column != id_column or known.schema != schema:
+            known = self._looked = self._look_at(schema, routing, id_column)
         if not routing.column_batches:
             return _ByRows("the cluster's format has no columns", "raise it to 4 (docs/upgrading.md)")
         if self._settings.check_at_worker:
             return _ByRows("by the setting check_at_worker, a worker checks each record")
         declared = routing.schemas if self._settings.check_types else ()
-        if (reason := _unfit_column(values, routing.schemas) or misfit or _unfit_nulls(values, declared)) is not None:
+        if (reason := known.misfit or _unfit_nulls(values, declared)) is not None:
             return reason
-        keys = {name: _key_of(consumer, values) for name, consumer in routing.consumers.items()}
-        found = {name: key for name, key in keys.items() if not isinstance(key, _ByRows)}
-        for key in keys.values():
-            if isinstance(key, _ByRows):
-                return key
+        if isinstance(known.keys, _ByRows):
+            return known.keys
+        for name, key in known.keys.items():
+            if key and values.column(key).null_count:
+                return _ByRows(f"the key of {_name_of(routing.consumers[name])} is column {key!r}, which has nulls")
         # A row or a key that is too large gets its error where it is encoded.
-        longest = RecordColumns(values, array("q"), "").longest
-        if longest > MAX_VALUE_BYTES or any(
-            longest_in(values.column(key)) > MAX_KEY_BYTES for key in found.values() if key
+        large = records.size + known.names_bytes > MAX_VALUE_BYTES  # each row is smaller than all of them
+        if (large and records.longest > MAX_VALUE_BYTES) or any(
+            _has_long(values.column(key)) for key in set(known.keys.values()) if key
         ):
             return _ByRows("a row or its key may be too large")
-        return found
+        return known.keys
 
-    def _misfit(self, schema: Any, routing: StreamRouting, id_column: str | None) -> _ByRows | None:
-        """Why records with such columns are not surely of a declared type. None: they are, or no type is declared."""
-        known = self._looked
-        if known is None or known[0] != schema or known[1] is not routing.schemas or known[2] != id_column:
-            meant = {id_column, *self._settings.extra_columns}
-            if unseen := [repr(name) for name in _undeclared(schema, routing.schemas) if name not in meant]:
-                shown = named(unseen)
-                text = f"a table has columns that are no fields of {routing.record_type}, which ignores them: {shown}"
-                self._say(logging.WARNING, schema, text)
-            declared = routing.schemas if self._settings.check_types else ()
-            known = self._looked = schema, routing.schemas, id_column, _misfit_of(schema, declared)
-        return known[3]
+    def _look_at(self, schema: Any, routing: StreamRouting, id_column: str | None) -> _SchemaForm:
+        """What a schema says of its records' form. Undeclared columns get a message."""
+        meant = {id_column, *self._settings.extra_columns}
+        if unseen := [repr(name) for name in _undeclared(schema, routing.schemas) if name not in meant]:
+            shown = named(unseen)
+            text = f"a table has columns that are no fields of {routing.record_type}, which ignores them: {shown}"
+            self._say(logging.WARNING, schema, text)
+        declared = routing.schemas if self._settings.check_types else ()
+        misfit = _unfit_column(schema, routing.schemas) or _misfit_of(schema, declared)
+        return _SchemaForm(schema, routing, id_column, misfit, _keys_of(schema, routing), names_bytes(schema.names))
 
     def look_at_workers(self) -> None:
         """Say which workers have answered that they read no columns."""
@@ -142,10 +157,10 @@ class TableForms:
         log.log(level, "injector %s of stream %r: %s", self._session.core.process, self._session.core.stream, text)
 
 
-def _unfit_column(values: Any, declared: Sequence[specs.RecordSchema]) -> _ByRows | None:
+def _unfit_column(schema: Any, declared: Sequence[specs.RecordSchema]) -> _ByRows | None:
     """The first column that is not of a plain type."""
     plain = plain_types()
-    for field in values.schema:
+    for field in schema:
         if field.type in plain:
             continue
         why = f"column {field.name!r} is of type {field.type}"
@@ -219,14 +234,34 @@ def _is_plain(declared: specs.RecordSchema, number: int) -> bool:
     return len(others) == 1 and declared.types[others[0]].kind in _PLAIN and not declared.types[others[0]].options
 
 
-def _key_of(consumer: ConsumerRouting, values: Any) -> str | _ByRows:
+def _has_long(column: Any) -> bool:
+    """Whether a key of a column is too long. All keys of a small table together are no longer than one may be."""
+    *_, content = column.buffers()
+    return content is not None and content.size > MAX_KEY_BYTES and longest_in(column) > MAX_KEY_BYTES
+
+
+def _keys_of(schema: Any, routing: StreamRouting) -> dict[IncarnationId, str] | _ByRows:
+    """The columns that have the keys, by consumer, or why a consumer's keys are in none."""
+    found = dict[IncarnationId, str]()
+    for name, consumer in routing.consumers.items():
+        key = _key_of(consumer, schema)
+        if isinstance(key, _ByRows):
+            return key
+        found[name] = key
+    return found
+
+
+def _name_of(consumer: ConsumerRouting) -> str:
+    return f"computation {consumer.topology}/{consumer.computation}"
+
+
+def _key_of(consumer: ConsumerRouting, schema: Any) -> str | _ByRows:
     """The column that has the consumer's keys. Empty: its keys are empty."""
     import pyarrow as pa
 
     if consumer.log:
         return ""
-    schema = values.schema
-    who, fields = f"computation {consumer.topology}/{consumer.computation}", consumer.fields
+    who, fields = _name_of(consumer), consumer.fields
     if len(fields) != 1:
         return _ByRows(f"the key of {who} is of several fields" if fields else f"{who} computes its key by code")
     if "." in fields[0]:
@@ -235,6 +270,4 @@ def _key_of(consumer: ConsumerRouting, values: Any) -> str | _ByRows:
         return _ByRows(f"it has no column {fields[0]!r}, the key of {who}")
     if (kind := schema.field(fields[0]).type) not in (pa.string(), pa.int64()):
         return _ByRows(f"the key of {who} is column {fields[0]!r}, which is of type {kind}: no texts, no integers")
-    if values.column(fields[0]).null_count:
-        return _ByRows(f"the key of {who} is column {fields[0]!r}, which has nulls")
-    return fields[0]
+    return str(fields[0])

@@ -7,7 +7,7 @@ form. Its rows are maps in MessagePack, so a stream of another format takes no t
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -18,11 +18,13 @@ from millwheel.client.injector.ids import BatchOf, IdScope
 from millwheel.client.injector.messages import KeyedRecords
 from millwheel.client.injector.session import InjectorSession
 from millwheel.client.injector.settings import InjectorSettings
+from millwheel.client.injector.small_tables import SmallTables
 from millwheel.client.injector.table_forms import IN_MSGPACK, TableCounts, TableForms
+from millwheel.client.injector.table_intake import TableIntake
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.wording import counted
 from millwheel.rpc.column_keys import bytes_in
-from millwheel.rpc.columns import RecordColumns, exact, extremes_of, names_bytes, plain_types
+from millwheel.rpc.columns import RecordColumns, exact, names_bytes, plain_types
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.errors import MillwheelError, TooLargeError, UsageError, ValueEncodeError
 
@@ -133,8 +135,10 @@ def _read(data: Any) -> Any:
     return pa.Table.from_pandas(data, preserve_index=False) if pandas and hasattr(data, "columns") else pa.table(data)
 
 
-def times_in(table: Any) -> list[int]:
-    """The least and the greatest timestamp of a ``plain_table``, in microseconds. Empty if it has no rows."""
+def times_in(table: Any) -> Sequence[int]:
+    """The least and the greatest timestamp of what ``TableAdmission.read`` gives, in microseconds. Empty: no rows."""
+    if isinstance(table, RecordColumns):
+        return table.extremes()
     import pyarrow.compute as pc
 
     found = pc.min_max(table.column(table.num_columns - 1))
@@ -217,14 +221,13 @@ def _cast(name: str, column: Any, wanted: Any, *, safe: bool = True) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of a table: a record batch, the times of its records in microseconds, and its first row in the table.
+    """A part of a table: its records, and its first row in the table.
 
     ``positions``: those of its records in ``partition``, if they have some. ``ids``: the user's ids in place of these,
     from ``id_column``, which are unique in ``batch`` if that is given.
     """
 
-    values: Any
-    timestamps: array[int]
+    records: RecordColumns
     row: int
     positions: range | None
     partition: str
@@ -232,22 +235,27 @@ class _Part:
     id_column: str | None
     batch: BatchOf | None
 
+    @property
+    def values(self) -> Any:
+        """The records as a record batch of Arrow."""
+        return self.records.batch
+
     def within(self, most: int, size: int) -> int:
         """How many of its first records are at most so many, with at most so many bytes. At least one."""
-        count = min(len(self.timestamps), most)
+        count = min(len(self.records), most)
+        if count == len(self.records) and self.records.size <= size:
+            return count
         while count > 1 and self.values.slice(0, count).nbytes > size:
             count //= 2
         return count
 
     def cut(self, first: int, end: int) -> _Part:
         """Its records from ``first`` to before ``end``. All are to go by columns."""
-        records = RecordColumns(self.values, self.timestamps, "").cut(first, end)
         positions = None if self.positions is None else self.positions[first:end]
         ids = None if self.ids is None else self.ids[first:end]
         return replace(
             self,
-            values=records.batch,
-            timestamps=records.timestamps,
+            records=self.records.cut(first, end),
             row=self.row + first,
             positions=positions,
             ids=ids,
@@ -273,6 +281,21 @@ class TableAdmission:
         self._admission = admission
         self._settings = settings
         self._forms = TableForms(session, settings)
+        self._small = SmallTables()
+        self.intake = TableIntake(session, admission, self._forms, self._most)
+        """Takes small tables."""
+        self._sizes: tuple[Any, int, int] = None, 0, 0
+        """A routing, and the most records and bytes of a part by it."""
+
+    def read(self, data: Any, timestamp: str, id_column: str | None = None) -> Any:
+        """What ``send`` takes: the records of a small table that needs no change, or a ``plain_table``. See there."""
+        if id_column is not None:
+            return plain_table(data, timestamp, id_column)
+        if (small := self._small.read(data, timestamp)) is not None:
+            return small
+        table = plain_table(data, timestamp)
+        self._small.learn(data, timestamp, table)
+        return table
 
     @property
     def counts(self) -> TableCounts:
@@ -288,11 +311,16 @@ class TableAdmission:
 
         Invariant (G13): a third of the window has room for the part, also if each consumer gets its records.
         """
+        if self._sizes[0] is not self._session.routing:
+            self._sizes = self._session.routing, *self._sizes_now()
+        return self._sizes[1:]
+
+    def _sizes_now(self) -> tuple[int, int]:
         consumers, limits = self._session.routing.consumers.values(), self._settings.limits
         intervals = min((len(one.routes) for one in consumers), default=1)
         deliveries = 1 if intervals <= 1 else _FULL * min(intervals, _MAX_INTERVALS)
         part = 3 * max(1, len(consumers))
-        records = min(int(DELIVERY_RECORDS * deliveries), limits.window_records // part)
+        records = min(int(DELIVERY_RECORDS * deliveries), self._session.core.window // part)
         return max(1, records), max(1, min(int(DELIVERY_BYTES * deliveries), limits.window_bytes // part))
 
     async def send(
@@ -306,7 +334,7 @@ class TableAdmission:
         """Send a table.
 
         Args:
-            table: A ``plain_table``.
+            table: What ``read`` has given, or a ``plain_table``.
             position: The position of the first row in ``partition``. The others follow. None: records without one.
             partition: The partition of the source.
             id_column: The column of the user's ids, in place of positions.
@@ -316,23 +344,31 @@ class TableAdmission:
             UsageError: The stream's format is another one than that of a table's rows.
             ValueEncodeError: A row is not of the stream's type.
         """
+        self._admission.drain()
         row = 0
-        for values, timestamps in table_parts(table, *self._most()):
-            end = row + len(timestamps)
+        for records in self._parts(table):
+            end = row + len(records)
             positions = None if position is None else range(position + row, position + end)
-            ids = None if id_column is None else _id_texts(values.column(id_column))
-            await self._send_part(_Part(values, timestamps, row, positions, partition, ids, id_column, batch))
+            ids = None if id_column is None else _id_texts(records.batch.column(id_column))
+            await self._send_part(_Part(records, row, positions, partition, ids, id_column, batch))
             row = end
+
+    def _parts(self, table: Any) -> Iterator[RecordColumns]:
+        if isinstance(table, RecordColumns):
+            yield table.cut(0, len(table))
+            return
+        for values, timestamps in table_parts(table, *self._most()):
+            yield RecordColumns(values, timestamps, "")
 
     async def _send_part(self, part: _Part) -> None:
         """Send a part. It was cut by an earlier routing, so by the present one it may be too large."""
         admission = self._admission
-        newest = extremes_of(part.timestamps)[1]
+        newest = part.records.extremes()[1]
         scope = admission.ids.scope(part.ids, part.positions, part.partition, part.batch)
         async with admission.turns:
             self._session.check()
-            while (keys := self._forms.keys(part.values, part.id_column)) is not None:
-                routing, whole = self._session.routing, len(part.timestamps)
+            while (keys := self._forms.keys(part.records, part.id_column)) is not None:
+                routing, whole = self._session.routing, len(part.records)
                 count = part.within(*self._most())
                 await admission.wait_for_room(newest, count)
                 self._session.check()
@@ -353,7 +389,7 @@ class TableAdmission:
                 f"stream {self._session.core.stream!r} has values of format {shown}, and the rows of a table are maps "
                 "in MessagePack: send values of that format by send_many"
             )
-        for first in range(0, len(part.timestamps), CHUNK_RECORDS):
+        for first in range(0, len(part.records), CHUNK_RECORDS):
             encoded, wrong = self._encoded(part.values[first : first + CHUNK_RECORDS])
             some = slice(first, first + len(encoded))
 
@@ -363,7 +399,7 @@ class TableAdmission:
 
             await admission.send(
                 encoded,
-                part.timestamps[some],
+                part.records.timestamps[some],
                 None if part.ids is None else part.ids[some],
                 None if positions is None else positions[some],
                 part.partition,
@@ -392,11 +428,12 @@ class TableAdmission:
 
     def _accept(self, part: _Part, names: Mapping[IncarnationId, str], scope: IdScope) -> None:
         """Pass records to the core. Nothing is awaited since the look at the routing."""
-        records = RecordColumns(part.values, part.timestamps, "")
-        admission, count = self._admission, len(records)
+        records, admission = part.records, self._admission
+        count = len(records)
         admission.drain()
         ids = admission.ids.delivery_ids(part.ids, part.positions, slice(0, count))
-        keys = {name: records.keyed(key).keys() for name, key in names.items()}
+        columns = {key: records.keyed(key).keys() for key in set(names.values())}
+        keys = {name: columns[key] for name, key in names.items()}
         self._session.step(KeyedRecords(records, records.timestamps, keys, scope, ids))
         self.counts.by_columns += count
         if part.ids is None and part.positions is None:

@@ -47,6 +47,8 @@ class TracedSession(InjectorSession):
         self._spans = tracing.spans.about({"millwheel.injector.process": process})
         self._sent = TracedRecords()
 
+    traced = True
+
     def step(self, event: InjectorEvent) -> None:
         """Pass an event to the core, and perform its effects."""
         if type(event) is DeliveryAnswered:

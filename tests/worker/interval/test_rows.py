@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -150,3 +151,23 @@ def test_slices_follow_each_other_while_nothing_else_happens() -> None:
         driver.handle(Tick())
     assert driver.state.cells.dirty_count == 0
     assert driver.core.next_deadline() is None
+
+
+@pytest.mark.guarantee("G8", section="6.1.2")
+def test_a_slice_takes_no_longer_if_more_rows_follow() -> None:
+    """Memory shows it without a clock: a step that went through all that follow would copy them."""
+    keys = 16_000
+    driver = _driver(flush_slice=10)
+    driver.deliver(*((f"k{number:05}", "", number) for number in range(keys)))
+    driver.commit_all()
+    driver.now += _LONG
+    driver.handle(Tick())
+    tracemalloc.start()
+    try:
+        driver.handle(Tick())
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert driver.state.cells.dirty_count == keys
+    assert driver.core.next_deadline() == driver.now, "slices follow"
+    assert most < keys, "a list of those that follow has eight bytes for each"

@@ -47,8 +47,11 @@ class StateRows:
         self._number = 0
         self.flush: tuple[int, list[StateRow]] | None = None
         """The write in flight: its number and its rows."""
-        self.left: list[KeyCell] = []
-        """The cells of the slices that follow."""
+        self._taken: list[KeyCell] = []
+        """The cells of the write that is captured."""
+        self._next = 0
+        """How many of them are captured. The list stays as it is: a copy of the rest for each slice would be
+        quadratic."""
         self.settling = False
         """Whether the write is acknowledged, and some of its cells are not settled."""
         self._settled = 0
@@ -63,6 +66,11 @@ class StateRows:
         self.upto = 0
         """Every row that changed up to this commit is acknowledged."""
 
+    @property
+    def left(self) -> bool:
+        """Whether slices of the write follow."""
+        return self._next < len(self._taken)
+
     def wants_capture(self, now: int, needed: bool) -> bool:
         """Whether rows wait to be captured, once no commit is in flight."""
         return self.flush is None and bool(self._cells.dirty_count) and self._due(now, needed)
@@ -73,15 +81,15 @@ class StateRows:
             return []
         if not self.left:
             self.times.restart(now)
-            self._covers, self.left = self._journal.committed, self._cells.take_dirty()
-            if not self.left:
+            self._covers, self._taken, self._next = self._journal.committed, self._cells.take_dirty(), 0
+            if not self._taken:
                 self.upto = self._covers
                 return []
-        self._captured += self._cells.rows_of(self.left[: self._most])
-        self.left = self.left[self._most :]
+        first, self._next = self._next, self._next + self._most
+        self._captured += self._cells.rows_of(self._taken[first : self._next])
         if self.left:
             return []
-        rows, self._captured = self._captured, []
+        rows, self._captured, self._taken = self._captured, [], []
         self._number += 1
         self.flush = (self._number, rows)
         config = self._config
@@ -93,7 +101,7 @@ class StateRows:
         The truncation point needs them, together with a base, and so does memory. Otherwise they wait, because a later
         write covers more commits. Slices that have begun go on.
         """
-        return bool(self.left) or now >= self.times.due_at(self._cells.dirty_count) or needed or self._cells.needs_flush
+        return self.left or now >= self.times.due_at(self._cells.dirty_count) or needed or self._cells.needs_flush
 
     def flushed(self, number: int) -> None:
         """The rows of a write are acknowledged. The pump settles them."""

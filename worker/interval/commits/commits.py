@@ -307,7 +307,7 @@ class CommitPipeline:
         if rows.flush is not None or not cells.dirty_count:
             return None
         base_waits = not self._journal.base_at_rest and self.checkpoints.base_waits
-        needed = bool(rows.left) or cells.needs_flush or base_waits
+        needed = rows.left or cells.needs_flush or base_waits
         return now if needed else max(now, self._flush_at())
 
     def _flush_at(self) -> int:
@@ -319,7 +319,7 @@ class CommitPipeline:
         journal, settings = self._journal, self._setup.settings
         return (
             self._clocks.elapsed >= self._flush_at()
-            or bool(self.checkpoints.rows.left)
+            or self.checkpoints.rows.left
             or self._cells.needs_flush
             or journal.above >= settings.checkpoint_entries // 16
             or journal.bytes >= settings.checkpoint_bytes

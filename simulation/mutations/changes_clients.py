@@ -1,4 +1,4 @@
-"""Mutations of comparisons, extrema, conditions and the order of awaits in clients, part 1 (sections 4.3, 5.2)."""
+"""Mutations of comparisons, extrema, conditions and the order of awaits in clients (sections 4.3, 5.2)."""
 
 from __future__ import annotations
 
@@ -363,5 +363,17 @@ rewriting(
     "raise",
     seeds=0,
     test="tests/injectors/test_cut_short.py::test_a_link_whose_call_is_cancelled_by_grpc_connects_again",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "reports-refreshed-never",
+    "G8",
+    "reports are repeated from time to time",
+    ReportStream,
+    "if self._now() >= refresh_at:",
+    "if False:",
+    seeds=0,
+    test="tests/authority/test_report_stream.py::test_reports_are_repeated_though_nothing_changes",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
