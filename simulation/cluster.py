@@ -75,8 +75,8 @@ def tuned(world: World) -> Iterator[None]:
     The bounds are small, so that a few records reach them.
     """
     tuning = world.plan.tuning
-    # Deliveries of any size wait for the next one.
-    core = CoreSettings(gathered_from=1, **cast("dict[str, Any]", tuning["core"]))
+    # Deliveries of any size wait for the next one, and those for a sink some time.
+    core = CoreSettings(gathered_from=1, collect_most=30_000, **cast("dict[str, Any]", tuning["core"]))
 
     def core_of(**_: object) -> CoreSettings:
         process = PROCESS.get()

@@ -150,9 +150,10 @@ class Accepted:
 
 @dataclass(slots=True)
 class Appended:
-    """Commit ``commit`` is in the journal, on disk."""
+    """Commit ``commit`` is in the journal, on disk. ``followed``: as in ``Delivery``."""
 
     commit: int
+    followed: bool = False
 
 
 @dataclass(slots=True)
@@ -208,10 +209,11 @@ class Halted:
 
 @dataclass(slots=True)
 class GroupWatermarks:
-    """Broadcast low watermarks by group, with the sequencers behind them."""
+    """Broadcast low watermarks by group, with the sequencers behind them. ``followed``: as in ``Delivery``."""
 
     values: Mapping[str, int]
     sequencers: Mapping[str, Sequence[tuple[KeyInterval | str, int]]] = field(default_factory=dict)
+    followed: bool = False
 
 
 @dataclass(slots=True)

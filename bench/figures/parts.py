@@ -47,6 +47,7 @@ PARTS: Final = (
     Part("master", ("bench.master",), 300),
     Part("cache", ("bench.cache",), 300),
     Part("sizes", ("bench.sizes",), 420, compiles=True),
+    Part("spark", ("bench.spark",), 600, compiles=True),
     Part(
         "scale",
         ("bench.scale", "--cluster", "docs/figures/cluster.json", "--authority", "docs/figures/authority.json"),

@@ -182,6 +182,18 @@ def _peers(found: Readings) -> str:
     return table(("from topic to topic", "records/s", "all runs", "first result", "CPU a record", "memory"), lines)
 
 
+def _spark(found: Readings) -> str:
+    first, floor, noop = (found.value(f"spark.first{name}_s") for name in ("", "_python_noop", "_noop"))
+    lines = [
+        ("the first batch of a session, 1,000 rows, after `start_python`", f"**{first:.1f} s**"),
+        ("the same into a Python sink that does nothing, without the call", f"{floor:.1f} s"),
+        ("the same into Spark's sink that does nothing and starts no Python", f"{noop:.1f} s"),
+        ("MillWheel's, beside the Python sink that does nothing", f"{first - floor:+.1f} s"),
+        ("later batch writes of 1,000,000 rows", f"**{number(found.value('spark.rows_per_s'))} rows/s**"),
+    ]
+    return table(("a keyed count, fed by Spark", "time, or rate"), lines)
+
+
 def _origins(kept: Mapping[str, Kept]) -> str:
     lines = []
     for name, one in kept.items():
@@ -205,6 +217,7 @@ def _origins(kept: Mapping[str, Kept]) -> str:
 
 _TABLES: Final[Mapping[str, tuple[str, Callable[[Readings], str]]]] = {
     "count": ("count", _count),
+    "spark": ("spark", _spark),
     "cluster-count": ("cluster", _cluster_count),
     "latency": ("latency", _latency),
     "stage": ("cluster", _stage),

@@ -1,6 +1,7 @@
-"""Starts Spark's Python processes before the first micro-batch needs them.
+"""Starts Spark's Python processes before the first batch needs them.
 
-Spark plans, writes and commits a micro-batch in processes of their own. It starts each when it first needs it, one
+Spark plans, writes and commits a batch in processes of their own. A batch write and a micro-batch share those that
+plan and write, and each has others that commit. It starts each when it first needs it, one
 after the other, and each imports PySpark and MillWheel. Afterwards a process waits for its next use for a minute.
 
 Spark knows its processes by all their environment variables. So Spark's own code starts them here, as for a batch.
@@ -10,12 +11,17 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import StructType
 
 from millwheel.injectors.spark.interpreter import check_interpreter
@@ -41,7 +47,7 @@ _ERROR: Final = re.compile(r"^(?:: |Caused by: )?([\w.$]*(?:Error|Exception)\b.*
 
 
 def start_python(spark: SparkSession) -> Thread:
-    """Start the Python processes that a query's first micro-batch needs, while the program goes on.
+    """Start the Python processes that a session's first batch needs, while the program goes on.
 
     Call it as soon as the session is there. Without the call the batch starts them itself, and takes longer. One job
     starts the processes of the executors: it has as many tasks as they can run at once now. If something fails, the
@@ -96,7 +102,11 @@ def _cause(error: Exception) -> str:
 
 
 def _start_planners(spark: SparkSession) -> None:
-    """Start the three processes beside the driver in the order of their use: plan a batch, make the source, commit."""
+    """Start the processes beside the driver in the order of their use.
+
+    One plans, and one commits a batch write. For a micro-batch, one makes the source, and one commits. A batch write
+    is first: it needs no query to be set up, so its commit comes sooner.
+    """
     from pyspark.sql.udf import _wrap_function
 
     context = spark.sparkContext
@@ -108,9 +118,10 @@ def _start_planners(spark: SparkSession) -> None:
     none = java.org.apache.spark.sql.util.CaseInsensitiveStringMap.empty()
     schema = python.UserDefinedPythonDataSource.writeOutputSchema()  # any will do
     source = python.UserDefinedPythonDataSource(_wrap_function(context, _Starter))
-    source.createWriteInfoInPython(_Starter.name(), schema, none, False, True)
-    made = source.createDataSourceInPython(_Starter.name(), none, java.scala.Option.apply(schema))
+    planned = source.createWriteInfoInPython(_Starter.name(), schema, none, False, False)
     no_reports = gateway.new_array(java.org.apache.spark.sql.connector.write.WriterCommitMessage, 0)
+    source.commitWriteInPython(planned.writer(), no_reports, True)
+    made = source.createDataSourceInPython(_Starter.name(), none, java.scala.Option.apply(schema))
     function = source.createPythonFunction(made.dataSource())
     commit = python.PythonStreamingSinkCommitRunner(function, schema, no_reports, 0, False, True)
     commit.runInPython(getattr(commit, "runInPython$default$1")())
@@ -162,20 +173,37 @@ def _import_for_task(rows: Iterable[int]) -> Iterable[int]:
 
 
 class _Starter(DataSource):
-    """A data source whose writer sends nothing. Spark plans by it, and aborts."""
+    """A data source whose writers send nothing. Spark plans by it, and aborts.
+
+    Each process imports what MillWheel's own writers need there.
+    """
 
     @classmethod
     def name(cls) -> str:
         return "millwheel-start"
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> _IdleWriter:
-        import millwheel.injectors.spark.writers  # noqa: F401
-
+    def writer(self, schema: StructType, overwrite: bool) -> _IdleWriter:
+        _import_writers()
         return _IdleWriter()
 
+    def streamWriter(self, schema: StructType, overwrite: bool) -> _IdleStreamWriter:
+        _import_writers()
+        return _IdleStreamWriter()
 
-class _IdleWriter(DataSourceStreamArrowWriter):
+
+class _IdleWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        for _ in iterator:
-            pass
-        return WriterCommitMessage()
+        return WriterCommitMessage()  # no task calls it
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """The process that commits a batch write gets the writer, and does not make it."""
+        _import_writers()
+
+
+class _IdleStreamWriter(DataSourceStreamArrowWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return WriterCommitMessage()  # no task calls it
+
+
+def _import_writers() -> None:
+    import millwheel.injectors.spark.writers  # noqa: F401

@@ -7,8 +7,10 @@ written, it always has the same records, and the batches of a shard come in thei
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
+from itertools import accumulate
 from time import perf_counter
 from typing import Any, Final, Generic, TypeVar
 
@@ -19,6 +21,9 @@ from millwheel.connectors.sink import Sink, SinkBatch, SinkShard, SinkWriter
 from millwheel.model.limits import MAX_VALUE_BYTES
 from millwheel.model.stream_names import full_name
 from millwheel.model.time import LAST_TIMESTAMP, TimeDomain, TimeInt, Timestamp
+from millwheel.sdk.batches.computation import BatchComputation
+from millwheel.sdk.batches.context import BatchContext
+from millwheel.sdk.batches.records import RecordBatch
 from millwheel.sdk.codecs import ValueCodec
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
@@ -88,14 +93,18 @@ class Written(msgspec.Struct):
     """When, by the wall clock."""
 
 
-class MakeBatches(Computation[Any, Collected[K]], Generic[K]):
+class MakeBatches(BatchComputation[Any, Collected[K]], Generic[K]):
     """Makes batches of the records of each shard.
+
+    It takes the records of a delivery at once, and their values as they were encoded. The batches are those that it
+    would make of one record after the other.
 
     *Invariant (G1): batches of one id have the same records, and the same batches before them.* So a writer that knows
     the id of its last batch knows which one comes next. A number is not enough: after a restore, another batch may have
     it. The id depends on the batch alone, because a hook may run again.
     """
 
+    max_records = 8_192
     _remedy = (
         "a sink leaves no record out: leave such ones out by a `filter` before `to`, and give the sink another name, "
         "with which what waits for its batch under this one is dropped; then `millwheel topology update MODULE:ATTR`"
@@ -107,35 +116,63 @@ class MakeBatches(Computation[Any, Collected[K]], Generic[K]):
         self._batch_type = batch_type
         self._most = most
         self._delay = delay
+        # What is collected is written with each commit. Within its delay, the batch is not later by that.
+        self._collects = delay // 2
 
     def declared_outputs(self) -> Mapping[str, Any]:
         return {self._output: self._batch_type}
 
-    def process_record(self, ctx: Context[Collected[K]], record: Record[Any]) -> None:
-        pending, value = ctx.state, self._codec.encode(record.value)
-        size = len(value) + _RECORD_BYTES
-        if size + _OTHER_BYTES > MAX_VALUE_BYTES:
-            most = MAX_VALUE_BYTES - _OTHER_BYTES - _RECORD_BYTES
-            raise TooLargeError(f"a record for the sink {_sink_of(ctx)!r}", len(value), most)
-        if pending.values and pending.size + size > _BATCH_BYTES:
-            self._produce(ctx, pending)
-        if not pending.values:
-            _follow_name(ctx, pending)
-            pending.due = ctx.now + self._delay
-        if not pending.values or record.timestamp < pending.held:
-            self._hold(ctx, pending, record.timestamp)
-        pending.values.append(value)
-        pending.times.append(record.timestamp)
-        pending.size += size
-        if len(pending.values) >= self._most or pending.size >= _BATCH_BYTES:
-            self._produce(ctx, pending)
+    def process_batch(self, ctx: BatchContext[Collected[K]], batch: RecordBatch[Any]) -> None:
+        values = batch._encoded_by(self._codec)
+        for rows, times in batch._rows_by_key():
+            own = values if len(rows) == len(values) else [values[row] for row in rows]
+            self._collect(ctx, rows, own, times)
 
-    def _hold(self, ctx: Context[Collected[K]], pending: Collected[K], timestamp: int) -> None:
-        """Hold the watermark for the batch at this record, if no earlier one does."""
-        held = min(max(timestamp, ctx.watermark), LAST_TIMESTAMP)
+    def _collect(
+        self, ctx: BatchContext[Collected[K]], rows: Sequence[int], values: Sequence[bytes], times: Sequence[int]
+    ) -> None:
+        """Add records of one shard to its batch, and make each batch that is whole.
+
+        *Invariant (G15): the records of a shard are in its batches in the order of their rows.*
+        """
+        sizes = [len(value) + _RECORD_BYTES for value in values]
+        first = ctx.at(rows[0])
+        if (largest := max(sizes)) + _OTHER_BYTES > MAX_VALUE_BYTES:
+            most = MAX_VALUE_BYTES - _OTHER_BYTES - _RECORD_BYTES
+            raise TooLargeError(f"a record for the sink {_sink_of(first)!r}", largest - _RECORD_BYTES, most)
+        pending, start = first.state, 0
+        while start < len(values):
+            end = self._end(pending, sizes, start)
+            if end > start:
+                self._hold(ctx, pending, rows[start:end], times[start:end])
+                pending.values += values[start:end]
+                pending.times += times[start:end]
+                pending.size += sum(sizes[start:end])
+            if end < len(values) or len(pending.values) >= self._most or pending.size >= _BATCH_BYTES:
+                self._produce(ctx.at(rows[max(start, end - 1)]), pending)
+            start = end
+
+    def _end(self, pending: Collected[K], sizes: Sequence[int], start: int) -> int:
+        """The first record from ``start`` on that does not fit into the batch. An empty one takes one of any size."""
+        room = max(1, self._most - len(pending.values))
+        filled = list(accumulate(sizes[start : start + room], initial=pending.size))
+        return max(start + bisect_right(filled, _BATCH_BYTES) - 1, start + (not pending.values))
+
+    def _hold(
+        self, ctx: BatchContext[Collected[K]], pending: Collected[K], rows: Sequence[int], times: Sequence[int]
+    ) -> None:
+        """Hold the watermark for the batch at the oldest of these records, if no earlier one does."""
+        oldest = min(times)
+        one = ctx.at(rows[times.index(oldest)])
+        if not pending.values:
+            _follow_name(one, pending)
+            pending.due = one.now + self._delay
+        elif oldest >= pending.held:
+            return
+        held = min(max(oldest, one.watermark), LAST_TIMESTAMP)
         if not pending.values or held < pending.held:
             pending.held = held
-            ctx.set_timer(Timestamp(pending.due), domain=TimeDomain.PROCESSING_TIME, hold=Timestamp(held))
+            one.set_timer(Timestamp(pending.due), domain=TimeDomain.PROCESSING_TIME, hold=Timestamp(held))
 
     def process_timer(self, ctx: Context[Collected[K]], timer: Timer) -> None:
         if ctx.state.values:
@@ -200,8 +237,8 @@ class WriteBatches(Computation[EncodedBatch[K], Written], Generic[K]):
         after = batch.after if written.sink == sink else ""
         key, place = f"{sink} {ctx.key}", SinkShard(sink, int(ctx.key), self._shards, batch.run)
         async with self._writers.use(key, (batch.run, after), lambda: self._sink.open_writer(place)) as used:
-            values = map(self.codec.decode, batch.values)
-            records = list(zip(values, map(Timestamp, batch.times), strict=True))
+            # A time is an integer, which a Timestamp is, too. A call for each would only cost time.
+            records: Any = list(zip(self.codec.decode_all(batch.values), batch.times, strict=True))
             began = perf_counter()
             async with asyncio.timeout(CALL_SECONDS):
                 await used.handle.write(SinkBatch(batch.number, records, batch.id, after))

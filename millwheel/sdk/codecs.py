@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import NoneType
@@ -29,10 +29,11 @@ from millwheel.sdk.arrays import from_plain, is_numpy, plain_of
 from millwheel.sdk.defaults import default_of, makes_the_same
 from millwheel.sdk.error_texts import bare_message, error_message
 from millwheel.sdk.errors import UnsupportedTypeError, ValueDecodeError, ValueEncodeError
-from millwheel.sdk.exact_types import Exact, exact_test, exact_test_of_all
+from millwheel.sdk.exact_types import Exact, ExactAll, exact_test, exact_test_of_all
 from millwheel.sdk.known_types import known
 from millwheel.sdk.records import (
     EncodeAll,
+    decoder_of_all,
     described_decoder,
     exact_check,
     typed_encoder,
@@ -108,6 +109,8 @@ class ValueCodec:
     """Copies a value for a function that may change what it gets."""
     verify_all: EncodeAll
     """Encodes many values, each as ``verify`` does."""
+    decode_all: Callable[[Sequence[bytes]], list[Any]]
+    """Decodes many values, each as ``decode`` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +123,8 @@ class PlainEncoding:
     cls: type
     encode: Encode
     """Encodes a value of ``cls`` as the codec does. If it raises, the error of the codec's ``encode`` describes why."""
-    exact: Exact
-    """Whether a value needs no ``check``. False proves nothing."""
+    exact_all: ExactAll
+    """Whether none of many values needs a ``check``. False proves nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +194,7 @@ def codec_for(record_type: Any, where: str, codec: Codec[Any] | None = None) -> 
         wrapped,
         lambda value: decode(_as_bytes(encode(value))),
         verifying_encoder_of_all(encode, verify, exact_all),
+        decoder_of_all(decode, wrapped),
     )
 
 
@@ -233,7 +237,10 @@ def state_codec_for(state_type: Any, where: str, codec: Codec[Any] | None = None
     takes_none = first is None or accepts(state_type, type(None))
     default = encoded if makes_the_same(new) else None
     first_class = _first_class(state_type)
-    plain = None if first_class is None or exact is None else PlainEncoding(first_class, encode, exact)
+    plain = None
+    if first_class is not None and exact is not None:
+        exact_all = exact_test_of_all(state_type) or _each(exact)
+        plain = PlainEncoding(first_class, encode, exact_all)
     return StateCodec(
         name,
         new,
@@ -245,6 +252,11 @@ def state_codec_for(state_type: Any, where: str, codec: Codec[Any] | None = None
         plain=plain,
         kind=state_type,
     )
+
+
+def _each(exact: Exact) -> ExactAll:
+    """The exact test of many values of a type that is nested too deeply for a function of its own."""
+    return lambda values: all(map(exact, values))
 
 
 def _checking(checked: Encode, check: Check) -> Encode:

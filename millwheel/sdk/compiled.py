@@ -9,7 +9,7 @@ from typing import Any
 
 from millwheel.model.stream_names import full_name, local_name
 from millwheel.sdk.batches.computation import BatchComputation, BatchProgram
-from millwheel.sdk.batches.records import RecordForm
+from millwheel.sdk.batches.records import DeliveredEncoding, RecordForm
 from millwheel.sdk.codecs import StateCodec, ValueCodec, ValueFormat, codec_for
 from millwheel.sdk.column_fields import column_fields
 from millwheel.sdk.column_plan import ColumnPlan, column_plan, column_reading, why_hooks
@@ -17,14 +17,14 @@ from millwheel.sdk.column_reading import ColumnReading
 from millwheel.sdk.columns import ColumnWindows
 from millwheel.sdk.computation import Computation, overrides_timer_hook
 from millwheel.sdk.context import Context
-from millwheel.sdk.declarations import UNKNOWN, ComputationDeclaration, DerivedStream, Reading, as_it_is
+from millwheel.sdk.declarations import UNKNOWN, ComputationDeclaration, DerivedStream, Reading, StreamKind, as_it_is
 from millwheel.sdk.errors import UsageError, did_you_mean
 from millwheel.sdk.growing.codec import any_state_codec
 from millwheel.sdk.growing.fields import is_growing
 from millwheel.sdk.keys import KeyExtractor, encode_key
 from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.plan import Plan, PlannedStream
-from millwheel.sdk.reading import hook_name, one_reading, reading_hook, values_read
+from millwheel.sdk.reading import hook_name, one_reading, reading_hook, reading_of_all, values_read
 from millwheel.sdk.records import EncodeAll, Record, Timer
 from millwheel.sdk.topology import TopologyGraph
 
@@ -83,6 +83,8 @@ class CompiledComputation:
     """Whether it reads records from outside, by timers: see ``Computation._feeds``."""
     writes: bool = False
     """Whether no hook begins before the commits of former ones are durable: see ``Computation._writes``."""
+    collects: int = 0
+    """For how many microseconds a commit may wait for more records: see ``Computation._collects``."""
     windows: ColumnWindows | None = None
     """How windows are kept by columns. None: each pane is in the state of its key, or it has no windows."""
     columns: ColumnPlan = field(default_factory=lambda: ColumnPlan("", {}))
@@ -97,6 +99,8 @@ class CompiledComputation:
     """The name of the topology that it runs in. A fork has another one than the code says."""
     batches: BatchProgram | None = None
     """How its hook gets many records. None: it gets one by one."""
+    read_all: Mapping[str, Callable[[Sequence[bytes]], list[Any]]] = field(default_factory=dict)
+    """By input stream of a hook for many records: what ``one_reading`` does, of many encoded values."""
 
     @property
     def record_hook(self) -> str:
@@ -139,7 +143,8 @@ def compile_computation(
     readings = declared.readings
     names = {full_name(topology.name, stream) if full_names else stream: stream for stream in declared.inputs}
     windows = _by_columns(name, computation, declared.options, readings, plan.streams, verify)
-    batches = _batches(plan, declared, names) if isinstance(computation, BatchComputation) else None
+    by_many = isinstance(computation, BatchComputation)
+    batches = _batches(plan, declared, names, verify) if by_many else None
     columns = column_plan(declared, list(names.values()), plan.streams)
     return CompiledComputation(
         name=name,
@@ -173,6 +178,7 @@ def compile_computation(
         begins_with=None if computation._begins_with is None else encode_key(computation._begins_with),
         feeds=computation._feeds,
         writes=computation._writes,
+        collects=computation._collects,
         windows=windows,
         columns=ColumnPlan(
             columns.by_hooks,
@@ -193,29 +199,50 @@ def compile_computation(
         remedy=computation._remedy,
         topology=topology.name,
         batches=batches,
+        read_all={
+            stream: read_all
+            for stream, called in names.items()
+            if by_many
+            and (read_all := reading_of_all(_codec(plan.streams[called]).decode_all, readings.get(called, ())))
+        },
     )
 
 
-def _batches(plan: Plan, declared: ComputationDeclaration, names: Mapping[str, str]) -> BatchProgram:
-    """How the hook gets many records. ``names``: by input stream, the name by which the topology's code knows it."""
+def _batches(plan: Plan, declared: ComputationDeclaration, names: Mapping[str, str], verify: bool) -> BatchProgram:
+    """How the hook gets many records. ``names``: by input stream, the name by which the topology's code knows it.
+
+    ``verify``: whether the values of the topology's own streams were checked when they were encoded.
+    """
     called: dict[str, RecordForm] = {}
     forms: dict[str, RecordForm] = {}
     for stream, name in names.items():
         planned, readings = plan.streams[name], declared.readings.get(name, ())
         own = planned.declaration.codec if planned.declaration is not None else None
+        plain = _codec(planned).format is ValueFormat.MSGPACK
         as_they_are = all(one.convert is as_it_is for one in readings)
         for reading in readings if not as_they_are else ():
-            called[reading.called] = RecordForm(reading.called, Any if reading.type is UNKNOWN else reading.type)
+            encoding = DeliveredEncoding.PROVEN if plain and reading.drops_only else DeliveredEncoding.OTHER
+            kind = Any if reading.type is UNKNOWN else reading.type
+            called[reading.called] = RecordForm(reading.called, kind, encoding=encoding)
         if as_they_are:
-            fields = column_fields(planned.type) if _codec(planned).format is ValueFormat.MSGPACK else None
+            fields = column_fields(planned.type) if plain else None
+            proven = DeliveredEncoding.PROVEN if verify and _is_inner(planned) else DeliveredEncoding.SAME
+            encoding = proven if plain else DeliveredEncoding.OTHER
             for known in [one.called for one in readings] or [name]:
-                called[known] = RecordForm(known, planned.type, own, _codec(planned).decode, fields)
+                decode = _codec(planned).decode
+                called[known] = RecordForm(known, planned.type, own, decode, fields, encoding=encoding)
         if len(readings) <= 1:
             forms[stream] = called[hook_name(name, readings)]
     assert isinstance(declared.computation, BatchComputation)
     return BatchProgram(
         declared.computation, called, forms, {name: plan.streams[name].type for name in declared.outputs}
     )
+
+
+def _is_inner(stream: PlannedStream) -> bool:
+    """Whether each record of a stream was produced by a computation of the topology."""
+    declared = stream.declaration
+    return bool(stream.producers) and (declared is None or declared.kind is StreamKind.STREAM)
 
 
 def _by_columns(

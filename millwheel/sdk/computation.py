@@ -82,6 +82,12 @@ class Computation(ABC, Generic[In, State]):
     So only the last write of a key may come again after a crash. Steps of the library alone set it.
     """
 
+    _collects: int = 0
+    """For how many microseconds a commit without productions may wait for more records, of those under load.
+
+    What a hook of records does must be only to collect them in its state. Steps of the library alone set it.
+    """
+
     _remedy: str = ""
     """What helps if its hooks fail, in place of ``on_failure``, which it has not. Steps of the library alone set it."""
 

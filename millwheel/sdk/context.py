@@ -38,7 +38,7 @@ _ENCODED_AT_ONCE: Final = 64
 class Context(TimersAndHold, Generic[State]):
     """Access to all data of one key (figure 7). It is valid only while the hook that received it runs."""
 
-    __slots__ = ("_cause_id", "_cell", "_dropped", "_earliest", "_productions", "_read", "_stamp")
+    __slots__ = ("_cause_id", "_cause_index", "_cell", "_dropped", "_earliest", "_productions", "_read", "_stamp")
 
     def __init__(self, key: bytes, cell: StateCell, scope: Scope) -> None:
         self._key = key
@@ -56,7 +56,10 @@ class Context(TimersAndHold, Generic[State]):
         self._stamp = 0
         self._earliest = 0
         self._cause = 0
+        # What identifies the input of the current hook, for ids of weak productions. For a record: (ids of its
+        # delivery, index). While the index is not negative, it stands beside the ids, and no tuple is made yet.
         self._cause_id: Any = None
+        self._cause_index = -1
 
     def __repr__(self) -> str:
         return f"Context(computation={self._scope.computation!r}, key={self.key!r})"
@@ -154,11 +157,11 @@ class Context(TimersAndHold, Generic[State]):
 
     def _produce(self, binding: OutputBinding, value: Any, at: int) -> None:
         encoded = binding.encode(value)
-        if encoded.__class__ is not bytes:
+        if type(encoded) is not bytes:
             encoded = bytes(memoryview(encoded))  # a user's codec may return any buffer
         if len(encoded) > MAX_VALUE_BYTES:
             raise large_production(binding.stream, len(encoded))
-        self._add(Production(binding.stream, encoded, at, binding.route(value), self._cause_id))
+        self._add(Production(binding.stream, encoded, at, binding.route(value), self._cause_name()))
         for derived, expand in binding.derived:
             for each in expand(value):
                 self._produce(derived, each, at)
@@ -193,8 +196,19 @@ class Context(TimersAndHold, Generic[State]):
         if self._produced + size > most:
             return False
         self._made(size)
-        self._read = ProducedRead(binding.stream, encoded, stamps, targets, self._cause_id)
+        self._scope.any_produced = True
+        self._read = ProducedRead(binding.stream, encoded, stamps, targets, self._cause_name())
         return True
+
+    def _caused_by(self, cause_id: Any) -> None:
+        """The next hook runs for what ``cause_id`` identifies."""
+        self._cause_id, self._cause_index = cause_id, -1
+
+    def _cause_name(self) -> Any:
+        """What identifies the input of the current hook. It is one object for all productions of a call."""
+        if self._cause_index >= 0:
+            self._caused_by((self._cause_id, self._cause_index))
+        return self._cause_id
 
     def _add(self, production: Production) -> None:
         # It has no comprehension and no call of ``_made``, because it runs for each production.
@@ -206,6 +220,7 @@ class Context(TimersAndHold, Generic[State]):
         productions = self._productions
         if productions is None:
             productions = self._productions = []
+            self._scope.any_produced = True
         elif len(productions) >= self._scope.most:
             raise too_many(self.key, "produce", "records", self._scope.most)
         productions.append(production)
@@ -236,7 +251,7 @@ def production_of(scope: Scope, stream: str, at: Timestamp) -> Callable[[bytes, 
 
     def produced(key: bytes, value: Any) -> list[Production]:
         encoded = encode(value)
-        if encoded.__class__ is not bytes:
+        if type(encoded) is not bytes:
             encoded = bytes(memoryview(encoded))
         if len(encoded) > MAX_VALUE_BYTES:
             raise large_production(name, len(encoded))

@@ -120,6 +120,8 @@ class Reading:
 
     None: it does something else, such as calling a function.
     """
+    drops_only: bool = False
+    """Whether a value that ``convert`` does not drop is the stream's own, unchanged. So its encoding is, too."""
 
 
 @dataclass(slots=True)

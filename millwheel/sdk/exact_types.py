@@ -20,7 +20,16 @@ import msgspec
 from millwheel.model.time import Timestamp
 from millwheel.sdk.typeinfo import cached_by_type
 
-__all__ = ["Exact", "behind", "exact_test", "exact_test_of_all", "is_plain_struct", "is_writable", "unless_none"]
+__all__ = [
+    "Exact",
+    "ExactAll",
+    "behind",
+    "exact_test",
+    "exact_test_of_all",
+    "is_plain_struct",
+    "is_writable",
+    "unless_none",
+]
 
 Exact = Callable[[Any], bool]
 """True if the classes of a value's parts prove that it is of its type. False proves nothing."""

@@ -141,6 +141,7 @@ class Scope:
     """
 
     __slots__ = (
+        "any_produced",
         "any_timestamp",
         "bound_of",
         "computation",
@@ -199,6 +200,8 @@ class Scope:
         self.now = 0
         # Bytes produced since the batch began. Above a limit, no more hooks run before the commit.
         self.produced_bytes = 0
+        # Whether a hook has produced a record since then. It stays so if that hook is undone.
+        self.any_produced = False
         # The most records that the hooks of one key may produce in one commit, and the most timers that they may set.
         self.most = MAX_PRODUCTIONS
 

@@ -38,13 +38,16 @@ def settle_memory() -> None:
     """Tune the interpreter for serving.
 
     Objects from start-up live as long as the process, so the garbage collector skips them. The collector also runs
-    less often. A thread that returns from disk I/O waits for the interpreter lock for up to the switch interval. The
-    default of 5 ms is several times the duration of a commit.
+    less often. A batch makes some ten thousand objects that live until its commit. A collection within a batch would
+    visit them, and free nothing.
+
+    A thread that returns from disk I/O waits for the interpreter lock for up to the switch interval. The default of
+    5 ms is several times the duration of a commit.
     """
     sys.setswitchinterval(0.0003)
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    gc.set_threshold(200_000, 5, 50)
 
 
 async def cancel(task: asyncio.Task[None]) -> None:

@@ -20,8 +20,8 @@ from millwheel.rpc.failures import FailureCode, RequestError, authority_is_away
 from millwheel.server.access import code_admission
 from millwheel.server.daemon import Daemon, Role
 from millwheel.server.startup import retried
+from millwheel.worker.interval import COLLECT_MOST_US, columns_from
 from millwheel.worker.interval import IntervalSettings as CoreSettings
-from millwheel.worker.interval import columns_from
 from millwheel.worker.process.follower import read_topologies
 from millwheel.worker.process.watermarks import AuthorityLink
 from millwheel.worker.process.worker import Worker, WorkerSettings
@@ -59,6 +59,7 @@ async def _worker(daemon: Daemon) -> AsyncIterator[None]:
             core=CoreSettings(
                 cache_bytes=section.cache_mib << 20,
                 flush_interval=_FLUSH_US,
+                collect_most=COLLECT_MOST_US,
                 columns_from=columns_from(section.columns),
             ),
             hand_over=section.drain_seconds,

@@ -32,6 +32,7 @@ from millwheel.streams.steps import (
     Step,
     are_disjoint,
     compiled,
+    drops_only,
     expands,
     keeps_value,
     key_before,
@@ -187,7 +188,8 @@ def _reading(given: Input, branch: Branch, copy: Callable[[Any], Any] | None) ->
     """``copy``: None if the branch is the only one that reads the record's value."""
     steps = branch.steps if copy is None else on_a_copy(branch.steps, copy)
     convert = to_one(steps) if steps else as_it_is
-    return Reading(given.port or branch.stream, given.record_type, convert, known_steps(steps))
+    called = given.port or branch.stream
+    return Reading(called, given.record_type, convert, known_steps(steps), drops_only=drops_only(steps))
 
 
 def _problem(read: Sequence[tuple[Input, Branch]]) -> str:

@@ -26,6 +26,7 @@ __all__ = [
     "are_disjoint",
     "compiled",
     "divide",
+    "drops_only",
     "expands",
     "keeps_value",
     "key_before",
@@ -93,6 +94,11 @@ def expands(steps: Sequence[Step]) -> bool:
 def keeps_value(steps: Sequence[Step]) -> bool:
     """Whether each value that passes is unchanged, and of the same type as those that do not."""
     return all(isinstance(step, Filter) for step in steps)
+
+
+def drops_only(steps: Sequence[Step]) -> bool:
+    """Whether each value that passes is the same object, unchanged. Its class may be one of several of the stream."""
+    return all(isinstance(step, Filter | Only) and not _may_change(step) for step in steps)
 
 
 def known_steps(steps: Sequence[Step]) -> tuple[Expression | Selection, ...] | None:

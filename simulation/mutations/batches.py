@@ -115,6 +115,18 @@ rewriting(
 )
 
 rewriting(
+    "whole-deliveries-past-blocked-keys",
+    "G15",
+    "a delivery whose keys may be blocked is gathered record by record",
+    BatchRunner,
+    "if self._blocked.keys or self._clocks.bounded or",
+    "if self._clocks.bounded or",
+    seeds=0,
+    test=_TESTS + "a_delivery_waits_behind_blocked_keys",
+    why=_FEW,
+)
+
+rewriting(
     "rows-at-the-time-of-the-first",
     "G7",
     "what a record of a batch causes is not before this record",

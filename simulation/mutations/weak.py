@@ -7,6 +7,7 @@ from typing import Any
 
 from millwheel.worker.interval.commits import sealing
 from millwheel.worker.interval.commits.commits import CommitPipeline
+from millwheel.worker.interval.commits.sealing import Sealer
 from millwheel.worker.interval.commits.weak_commits import WeakCommits
 from millwheel.worker.interval.outbox.outbox import Outbox
 from simulation.mutations.base import mutation, replace, rewrite, rewriting
@@ -83,6 +84,43 @@ rewriting(
 def weak_ids_anew() -> None:
     """Weak productions get random ids."""
     replace(sealing, "deterministic_id", lambda _: lambda *cause: random.randbytes(16))
+
+
+rewriting(
+    "records-of-weak-by-position",
+    "G10",
+    "what records produce weakly has ids by cause, also where it is stored first",
+    Sealer,
+    "stored_first and _of_timers_alone(producing)",
+    "stored_first",
+    seeds=0,
+    test="tests/worker/interval/test_weak_line.py::test_what_records_produce_beside_timers_has_ids_by_cause",
+    why="a record must come back to a computation without exactly-once, and its commit must have fired a timer",
+)
+
+rewriting(
+    "marks-beyond-the-journal",
+    "G1",
+    "a mark passes no position of a commit that is not in the journal",
+    Outbox.statement,
+    "mark = min(self.mark(consumer, otherwise), otherwise)",
+    "mark = self.mark(consumer, otherwise)",
+    seeds=0,
+    test="tests/worker/interval/test_productions.py::test_no_mark_passes_what_is_not_in_the_journal",
+    why="a weak commit must keep nothing, and the next one must fire a timer",
+)
+
+rewriting(
+    "ids-of-two-kinds-together",
+    "G1",
+    "an outbound batch has ids of one kind",
+    Outbox,
+    " or bool(batch.opaque) is not bool(opaque)",
+    "",
+    seeds=0,
+    test="tests/worker/interval/test_productions.py::test_ids_of_one_batch_are_of_one_kind",
+    why="a takeover must find commits of both kinds without an ACK",
+)
 
 
 @mutation("G10", "the productions of one call have ids of their own")

@@ -1,7 +1,8 @@
 """A driver that starts Spark's Python processes before its first batch.
 
-``python -m tests.spark.started ADDRESS PLACE`` prints the processes before and after the batch, and the job that has
-started those of the executors: its description, and how many tasks it has. Each is a line of JSON.
+``python -m tests.spark.started ADDRESS PLACE`` prints the processes before the batches, after a micro-batch and after
+a batch write. Then it prints the job that has started those of the executors: its description, and how many tasks it
+has. Each is a line of JSON.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pyspark.sql import SparkSession
 from millwheel.injectors.spark import MillwheelDataSource, start_python
 from millwheel.injectors.spark.starting import tried
 from tests.patience import patience
-from tests.spark.jobs import options_for, session, start
+from tests.spark.jobs import COLUMNS, options_for, session, start
 
 SETTINGS: Final = {
     "spark.default.parallelism": "7",
@@ -62,12 +63,21 @@ def start_incomplete(spark: SparkSession) -> None:
     spark.sparkContext.parallelize([0], 1).mapPartitions(needs_a_module).count()
 
 
+def write_batch(spark: SparkSession, place: Path, options: dict[str, str]) -> None:
+    """Write the trips of ``place/in`` once more, as a load."""
+    trips = spark.read.schema(COLUMNS).parquet(str(place / "in")).repartition(2)
+    load = {"process": "load", "query": "load"}
+    trips.write.format("millwheel").mode("append").options(**options, **load).save()
+
+
 def main(address: str, place: str) -> None:
-    """Run one batch. Then start processes that fail, and others for a session that is stopped."""
+    """Run a micro-batch and a batch write. Then start processes that fail, and others for a session that is stopped."""
     spark = session(SETTINGS)
     spark.dataSource.register(MillwheelDataSource)
     print(json.dumps(started(spark)))
     start(spark, Path(place), options_for(address), "millwheel").awaitTermination()
+    print(json.dumps(processes()))
+    write_batch(spark, Path(place), options_for(address))
     print(json.dumps(processes()))
     context: Any = spark.sparkContext._jsc  # noqa: SLF001  # Python has no other way to a job's description
     job = context.sc().statusStore().job(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from millwheel.injectors.spark.interpreter import check_interpreter, ignore_pand
 from millwheel.injectors.spark.options import parse_options
 from millwheel.injectors.spark.writers import BatchWriter
 from millwheel.model.time import MAX_TIMESTAMP
+from tests.patience import patience
 from tests.spark.faults import arm
 from tests.spark.jobs import DAY, options_for
 from tests.spark.server import TripServer
@@ -131,7 +133,12 @@ def test_workers_run_by_this_interpreter_or_name_the_setting(
         check_interpreter()
     monkeypatch.delenv("PYSPARK_PYTHON")
     check_interpreter()
-    assert context.pythonExec == sys.executable
+    command = context.pythonExec
+    show = [command, "-c", "import sys; print(sys.executable)"]
+    shown = subprocess.run(show, capture_output=True, check=True, text=True, timeout=patience(30.0))
+    assert shown.stdout.strip() == sys.executable
+    check_interpreter()
+    assert context.pythonExec == command, "Spark knows processes by their command"
     monkeypatch.setenv("PYSPARK_PYTHON", os.path.basename(sys.executable))  # noqa: PTH119 - a command, not a path
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     monkeypatch.setattr(context, "pythonExec", Path(sys.executable).name)

@@ -60,15 +60,17 @@ def test_a_first_batch_uses_processes_started_before(server: TripServer, tmp_pat
         timeout=patience(120.0),
     )
     assert driver.returncode == 0, driver.stderr[-4_000:]
-    before, after, job = (json.loads(line) for line in driver.stdout.splitlines()[-3:])
+    before, micro_batch, batch_write, job = (json.loads(line) for line in driver.stdout.splitlines()[-4:])
     assert [one.split()[0].rpartition(".")[2] for one in before] == [
+        "commit_data_source_write",
         "create_data_source",
         "lookup_data_sources",  # by the registration
         "python_streaming_sink_runner",
         "write_into_data_source",
         "worker",
     ]
-    assert after == before
+    assert micro_batch == before
+    assert batch_write == before
     assert job == ["start_python: starts the Python processes of the executors", 2], "a task for each core"
     warnings = [line for line in driver.stderr.splitlines() if "so the first batch starts them" in line]
     assert len(warnings) == 1, "a stopped session needs no processes"

@@ -572,23 +572,3 @@ async def test_a_hook_cancelled_before_it_begins_is_no_users_fault() -> None:
         await until(lambda: closing and closing[0].done())
         gc.collect()
     assert not reported
-
-
-@pytest.mark.guarantee("G8", section="6.1.1")
-async def test_a_delivery_is_followed_if_another_one_is_next() -> None:
-    rig = Rig()
-    await rig.open()
-    for event in (delivery(1), delivery(2), Tick(), delivery(3)):
-        rig.host.post(event)
-    await until(lambda: len(rig.core.events) == 4)
-    assert [event.followed for event in rig.core.of(type(delivery(1)))] == [True, False, False]
-
-
-@pytest.mark.guarantee("G8", section="6.1.1")
-async def test_no_delivery_is_followed_by_one_for_another_core() -> None:
-    rig, other = Rig(), Rig()
-    other.host = CoreHost(JOURNAL, other.core, other.store, other.peers, rig.queue)
-    rig.host.post(delivery(1))
-    other.host.post(delivery(2))
-    await until(lambda: bool(rig.core.events and other.core.events))
-    assert not rig.core.events[0].followed

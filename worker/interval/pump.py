@@ -7,6 +7,7 @@ from typing import Final
 from millwheel.model.time import TimeDomain
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.worker.interval.cache.eviction import evict_cells
+from millwheel.worker.interval.commits.commit_wait import CommitWait
 from millwheel.worker.interval.commits.commits import CommitPipeline
 from millwheel.worker.interval.hold_explanations import BLOCKED, hold_detail, hold_subject
 from millwheel.worker.interval.hooks.scheduler import KeyScheduler
@@ -45,21 +46,24 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         """The wall-clock time of the next processing-time timer."""
         self._alarm: int | None = None
         """When blocked keys or commits need a Tick, a time of ``elapsed``."""
+        self._followed = False
+        """Whether another delivery is the next event, as the driver says."""
         self._gathers = False
         """Whether the batch waits for the records of the next delivery, which is the next event."""
         self._gathers_since = 0
         """When that wait began, a time of ``elapsed``."""
-        self._records_before = 0
-        """How many records the batch had before the event."""
+        self._wait = CommitWait(state, scheduler.runner, commits.checkpoints)
 
     def run(self, event: IntervalEvent) -> list[IntervalEffect]:
         """Do everything that is possible after ``event``, and report the output watermark."""
         if self._skips_work(event):
             return self._report()
-        self._gathers = type(event) is Delivery and event.followed and self._may_gather(event)
+        self._followed = isinstance(event, Delivery | Appended | GroupWatermarks) and event.followed
+        if not self._gathers:
+            self._gathers_since = self._state.clocks.elapsed
+        self._gathers = False
         rests = type(event) is Appended and self._rests_after_append()
         out = self._end_step() if rests else self.work()
-        self._gathers = self._waits_for_records
         out += self._report()
         return out
 
@@ -118,6 +122,7 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
             or self._checkpoints.rows.left
             or self._checkpoints.rows.settling
             or self._gathers
+            or self._wait.until is not None
         ):
             return False
         event, processing = timers.event_time.first_time, timers.processing_time.first_time
@@ -167,7 +172,7 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
             blocked_keys.again = False
             if not blocked_keys.stopped:
                 self._run()
-            settled, began = False, False
+            settled = False
             if commits.weak_commits.queue:
                 settled, effects = commits.settle_weak()
                 out += effects
@@ -175,9 +180,8 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
                 # The queue is empty and no append is in flight, so the watermark can advance and timers read from the
                 # store can be loaded now.
                 continue
-            if not self._waits_for_records:
-                began, effects = commits.try_commit()
-                out += effects
+            began, effects = self._commit()
+            out += effects
             if began and commits.strong and self.is_at_rest():
                 break
             out += (progress := commits.report_progress())
@@ -194,6 +198,16 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         out += self._end_step()
         return out
 
+    def _commit(self) -> tuple[bool, list[IntervalEffect]]:
+        """Seal the batch and start its commit, unless it waits for more records. Returns whether a commit began."""
+        self._gathers = self._waits_for_records()
+        if self._gathers or self._wait.goes_on():
+            return False, []
+        began, effects = self._commits.try_commit()
+        if began:
+            self._wait.until = None
+        return began, effects
+
     def _end_step(self) -> list[IntervalEffect]:
         """Pass on what hooks left to do, and find the next deadline."""
         state, scheduler, commits = self._state, self._scheduler, self._commits
@@ -203,31 +217,25 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
             state.meter.slow = None
         self._timer_due_at = scheduler.next_timer_due()
         self._alarm = commits.next_alarm()
-        if (retry := scheduler.next_retry()) is not None and (self._alarm is None or retry < self._alarm):
-            self._alarm = retry
+        for at in (scheduler.next_retry(), self._wait.alarm()):
+            if at is not None and (self._alarm is None or at < self._alarm):
+                self._alarm = at
         return out
 
-    def _may_gather(self, delivery: Delivery) -> bool:
-        """Whether the batch may wait for the delivery behind ``delivery``: it is large, and the wait is not over."""
-        settings, now = self._state.settings, self._state.clocks.elapsed
-        if not self._gathers:
-            self._gathers_since = now
-        self._records_before = self._scheduler.runner.batch.records
-        return len(delivery.keys) >= settings.gathered_from and now - self._gathers_since < settings.gathered_for
-
-    @property
     def _waits_for_records(self) -> bool:
         """Whether the batch waits for more records before it is sealed.
 
         A key that occurs in several deliveries has its state encoded and journaled once for all of them. So while the
         next delivery is there already, the batch grows up to its limits.
 
-        Invariant (G8): the next event of this core is a delivery, and it ends the wait or finds the next one behind it.
-        The wait ends after ``gathered_for``, with a full batch, and with a delivery that adds nothing to the batch,
-        such as one of duplicates. Who could break it: a driver that states ``followed`` for another event.
+        Invariant (G8): the next event of this core is a delivery. It ends the wait, or the next one is behind it. The
+        wait ends after ``gathered_for`` in any case: deliveries of duplicates add nothing to the batch. Who could break
+        it: a driver that states ``followed`` for another event.
         """
-        runner = self._scheduler.runner
-        return self._gathers and runner.batch.records > self._records_before and not runner.full()
+        settings, runner = self._state.settings, self._scheduler.runner
+        if not self._followed or self._state.clocks.elapsed - self._gathers_since >= settings.gathered_for:
+            return False
+        return runner.batch.records >= settings.gathered_from and not runner.full()
 
     def _run(self) -> None:
         self._scheduler.run(not self._commits.open_commit_full, not self._checkpoints.releasing)

@@ -17,8 +17,10 @@ from millwheel.sdk.scope import OutputBinding, Scope
 from millwheel.worker.interval.hook_meter import HookMeter
 from millwheel.worker.messages import Parent
 
-__all__ = ["IntervalConfig", "IntervalSettings", "IntervalSetup", "columns_from"]
+__all__ = ["COLLECT_MOST_US", "IntervalConfig", "IntervalSettings", "IntervalSetup", "columns_from"]
 
+COLLECT_MOST_US: Final = 50_000
+"""How long a server's commits of a computation that collects wait for more records, under load."""
 _MANY_RECORDS: Final = 16
 """Adding as many records by columns takes as long as their hooks do."""
 
@@ -48,15 +50,19 @@ class IntervalSettings:
     It has many attributes: each is one setting.
     """
 
-    batch_records: int = 16_384
-    """Maximum records in one commit: some tens of milliseconds of hooks."""
+    batch_records: int = 65_536
+    """Maximum records in one commit. They come in several deliveries, and each of these is a step of the core."""
     gathered_from: int = 128
-    """The number of records from which on those of a delivery wait for the next one, if that is the next event. Fewer
-    have hardly a key in common, and their senders wait for each of them."""
-    gathered_for: int = 50_000
-    """Maximum time for which a batch waits for further deliveries (G8): about the time of one commit's hooks."""
+    """The number of records from which on a batch waits for the next delivery, if that is the next event. Fewer have
+    hardly a key in common, and their senders wait for each of them."""
+    gathered_for: int = 100_000
+    """Maximum time for which a batch waits for further deliveries (G8), in microseconds."""
+    collect_most: int = 0
+    """The longest time that a commit of a computation which collects waits for more records, if there are
+    ``gathered_from`` (``CompiledComputation.collects``). Servers set it to ``COLLECT_MOST_US``."""
     batch_bytes: int = 2 << 20
-    """Approximate maximum of states and productions in one commit, far below what any store accepts in one write."""
+    """Approximate maximum of states, timers and productions in one commit, far below what any store accepts in one
+    write. The records themselves are not stored. ``queue_bytes`` bounds them."""
     entry_bytes: int = MAX_ENTRY_BYTES
     """Maximum size of one append to the journal. A larger entry is written in parts before its append."""
     queue_records: int = 200_000

@@ -24,11 +24,13 @@ from millwheel.store.repetition import RetriedCalls
 from millwheel.worker.log.messages import EndSubscription, LogAnswer, LogEffect, LogEvent, Publish, SubscriberEffect
 from millwheel.worker.messages import (
     AnswerDelivery,
+    Appended,
     AppendEntry,
     AsyncHook,
     Delivery,
     Deposed,
     GiveUp,
+    GroupWatermarks,
     HookFailed,
     HookReport,
     HooksSlow,
@@ -133,7 +135,7 @@ class EventHost(ABC):
         if self.closed:
             return
         began = perf_counter()
-        if type(event) is Delivery:
+        if isinstance(event, Delivery | Appended | GroupWatermarks):
             event.followed = self._queue.follows(self._handle, Delivery)
         if type(event) is Opened:
             with without_garbage_collection():

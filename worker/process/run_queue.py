@@ -7,6 +7,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from operator import attrgetter
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -36,6 +37,9 @@ _BATCH_SECONDS: Final = 0.1
 _SHARED_BATCH_SECONDS: Final = 0.01
 """The same while other shares have work. It is still some ten times what a commit takes."""
 
+_LOOKED_AT: Final = 16
+"""How many calls of a share are looked at for the next one of a host."""
+
 _SHARED_SECONDS: Final = 1.0
 """How long batches stay so short after another share was served."""
 
@@ -63,11 +67,14 @@ class RunShare:
         self._queue.at_end(call)
 
     def follows(self, call: Callable[[Any], None], kind: type) -> bool:
-        """Whether the next call of the share is ``call`` with an argument of that class."""
-        if not self.calls:
-            return False
-        found, argument = self.calls[0]
-        return type(argument) is kind and found == call
+        """Whether the next ``call`` of the share has an argument of that class.
+
+        Calls of others may come before it. If too many do, it is not found.
+        """
+        for found, argument in islice(self.calls, _LOOKED_AT):
+            if found == call:
+                return type(argument) is kind
+        return False
 
 
 class RunQueue:

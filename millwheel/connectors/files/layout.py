@@ -36,6 +36,11 @@ class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
     by_time: str | None = None
     by: str | None = None
 
+    @property
+    def has_folders(self) -> bool:
+        """Whether records are in folders. If not, a batch is one file."""
+        return self.by_time is not None or self.by is not None
+
     def folder_of(self, value: Any, at: Timestamp) -> str:
         """The folder of a record: empty, or with a slash at its end."""
         times = "" if self.by_time is None else _time_folder(TIMES[self.by_time], at)

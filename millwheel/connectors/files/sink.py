@@ -114,7 +114,9 @@ class _FilesWriter(SinkWriter[T]):
         """The files of the batch, by their paths."""
         name = file_name(self._place, batch.number, layout.format)
         parts: dict[str, list[T]] = {}
-        for value, at in batch.records:
+        if batch.records and not layout.has_folders:
+            parts[name] = [value for value, _ in batch.records]
+        for value, at in batch.records if layout.has_folders else ():
             parts.setdefault(layout.folder_of(value, at) + name, []).append(value)
         own, kind = self._sink.layout.format, self._sink.record_type
         encoder = self._encoder if layout.format == own else encoder_of(layout.format, kind)

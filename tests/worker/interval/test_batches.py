@@ -243,6 +243,15 @@ def test_work_before_a_failing_batch_is_undone_and_runs_again() -> None:
 
 
 @pytest.mark.guarantee("G15", section="4.2")
+def test_a_delivery_waits_behind_blocked_keys() -> None:
+    """The first record of ``a`` fails until all is mended. What comes behind it waits, and other keys do not."""
+    actions = [("send", [("a", 1, FAILS)]), ("send", [("a", 2, 1), ("b", 2, 1)]), ("mend", None)]
+    found = run(actions, on_failure=mw.retry(initial=mw.seconds(1)))
+    assert [value[2] for _, value in found["sums"]["a"] if value[1] != "behind"] == [FAILS, FAILS + 1]
+    assert found["states"] == {"a": Totals(2, FAILS + 1), "b": Totals(1, 1), "c": None}
+
+
+@pytest.mark.guarantee("G15", section="4.2")
 def test_a_late_record_is_diverted_behind_earlier_ones() -> None:
     class Both(mw.BatchComputation[Bid]):
         def process_batch(self, ctx: mw.BatchContext[None], batch: mw.RecordBatch[Bid]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -92,14 +91,34 @@ def test_a_wait_for_deliveries_ends_after_its_time() -> None:
     assert appends(driver) == 0, "the next batch has a wait of its own"
 
 
-@pytest.mark.guarantee("G8", section="6.1.1")
-def test_a_delivery_that_adds_nothing_ends_the_wait() -> None:
-    """Such as a copy of one in processing, of which a sender may send any number."""
+@pytest.mark.guarantee("G1", "G8", section="6.1.1")
+def test_a_batch_waits_over_appends_and_watermarks() -> None:
+    """What comes between two deliveries that are there ends no wait: the next delivery is the next event again."""
     driver = IntervalDriver(Counter(), settings=EACH)
-    first = driver.deliver(("a", "", 10), followed=True)
+    driver.deliver(("a", "", 10))
+    driver.deliver(("b", "", 20), followed=True)
+    (append,) = driver.take(m.AppendEntry)
+    driver.entries.append(append.append.entry)
+    driver.handle(m.Appended(append.append.commit, followed=True))
     assert appends(driver) == 0
-    driver.handle(replace(first, token=7))
-    assert appends(driver) == 1
+    driver.handle(m.GroupWatermarks({"injector/in": 5}, followed=True))
+    assert appends(driver) == 0
+    driver.deliver(("b", "", 30))
+    driver.commit()
+    assert states(driver) == {b"b": b"\x02"}
+
+
+@pytest.mark.guarantee("G8", section="6.1.1")
+def test_duplicates_prolong_no_wait() -> None:
+    driver = IntervalDriver(Counter(), settings=IntervalSettings(gathered_from=1, gathered_for=100))
+    driver.deliver(("a", "", 10))
+    driver.commit_all()
+    driver.deliver(("b", "", 20), followed=True)
+    for entries in (0, 1):
+        driver.position = 0
+        driver.now += 50
+        driver.deliver(("a", "", 10), followed=True)
+        assert appends(driver) == entries
 
 
 @pytest.mark.guarantee("G1", "G8", section="6.1.1")

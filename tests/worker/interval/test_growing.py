@@ -537,7 +537,7 @@ def test_a_batch_of_changed_pages_has_a_limit() -> None:
     """Changed pages count in the size of a commit, like productions."""
     driver = IntervalDriver(Appender(), settings=IntervalSettings(batch_bytes=20_000))
     driver.deliver(*[(f"k{key}", "x" * 900, 1) for key in range(100) for _ in range(3)])
-    assert driver.commit_all() > 10
+    assert driver.commit_all() >= 10
 
 
 @pytest.mark.guarantee("G8")

@@ -454,3 +454,27 @@ def test_one_production_among_others_reaches_its_own_target(other: str) -> None:
     outbox = Outbox(lambda consumer, key: f"{consumer}.j")
     found = [row for one in outbox.add(made) for row in outbox.rows_of(one)]
     assert sorted(found) == sorted((*row[:5], (target,), b"") for row in made for target in row[5])
+
+
+@pytest.mark.guarantee("G1", section="6.1.3")
+def test_no_mark_passes_what_is_not_in_the_journal() -> None:
+    """Weak productions are ACKed before their commit. The positions of a commit that is never made come again."""
+    log = (IncarnationId("log.1"), b"")
+    outbox, next_commit = Outbox(lambda consumer, key: f"{consumer}.j"), 5 << INDEX_BITS
+    first, second = (outbox.add([(next_commit + at, b"k", "s", b"v", at, (log,), bytes(16))])[0] for at in range(2))
+    outbox.acknowledged(first.token, ())
+    assert outbox.get(second.token) is not None
+    assert outbox.statement(log[0], next_commit, 0) == (next_commit, [])
+
+
+@pytest.mark.guarantee("G1", section="6.1.3")
+def test_ids_of_one_batch_are_of_one_kind() -> None:
+    """A weak computation has both kinds: those of records are opaque, and those of timers are positions."""
+    log = (IncarnationId("log.1"), b"")
+    kinds = [b"", b"", bytes(16), bytes(16), b""] * 4
+    made = [(at << INDEX_BITS, b"k", "s", b"v", at, (log,), opaque) for at, opaque in enumerate(kinds)]
+    outbox = Outbox(lambda consumer, key: f"{consumer}.j")
+    batches = outbox.add(made)
+    assert [row for one in batches for row in outbox.rows_of(one)] == made
+    assert all(len(one.opaque) in (0, len(one.keys)) for one in batches)
+    assert len(batches) == 8 + 1

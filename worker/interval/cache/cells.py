@@ -11,7 +11,7 @@ trust the row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Final
 
 from millwheel.model.page_keys import is_page_key
@@ -149,7 +149,7 @@ class CellCache:
         self.bytes_held += len(key) + len(encoded) * DECODED_FACTOR + CELL_OVERHEAD_BYTES
         return cell
 
-    def changed(self, states: Sequence[tuple[bytes, bytes]], commit: int, known: Sequence[KeyCell] = ()) -> None:
+    def changed(self, states: list[tuple[bytes, bytes]], commit: int, known: list[KeyCell] | None = None) -> None:
         """Store the encoded states of commit ``commit``. Their rows are behind now.
 
         A page that is new, or that is deleted without having been read, has no cell yet. Nor has a key in a takeover.
@@ -159,10 +159,12 @@ class CellCache:
             commit: Its number.
             known: The cells of the first of them, in their order, as the hooks' contexts have them.
         """
-        dirty, find = self._dirty, self.find
-        cells = [*known, *(find(key) or self.insert(key, b"") for key, _ in states[len(known) :])]
+        dirty, find, cells = self._dirty, self.find, known or []
+        if len(cells) < len(states):
+            cells = [*cells, *(find(key) or self.insert(key, b"") for key, _ in states[len(cells) :])]
+        assert len(cells) == len(states), "each known cell is that of a changed state"
         grown = more = 0
-        for (_, encoded), cell in zip(states, cells, strict=True):
+        for (_, encoded), cell in zip(states, cells):  # noqa: B905 - compiled, a strict zip() is slow
             grown += len(encoded) - len(cell.encoded)
             cell.encoded = encoded
             if not cell.dirty:

@@ -89,6 +89,38 @@ def _described(codec: StateCodec, value: Any, error: Exception) -> Exception:
     return error
 
 
+def _bytes_of(encoded: Any) -> bytes:
+    """An encoding as bytes. The user's codec may return another bytes-like type."""
+    return encoded if type(encoded) is bytes else bytes(memoryview(encoded))
+
+
+def _checked(
+    codec: StateCodec,
+    unchecked: list[Any],
+    changed: list[tuple[bytes, bytes]],
+    cells: list[Any],
+    broken: list[tuple[bytes, Exception]],
+) -> tuple[list[tuple[bytes, bytes]], list[Any]]:
+    """The changed states that pass the check of the codec, with their cells. ``broken`` takes the others.
+
+    ``unchecked`` has those that were not checked when they were encoded. Usually one exact test of all of them passes.
+    """
+    if not unchecked or codec.plain is None or codec.plain.exact_all(unchecked):
+        return changed, cells
+    kept: list[tuple[bytes, bytes]] = []
+    of_kept: list[Any] = []
+    for (key, encoded), cell in zip(changed, cells, strict=True):
+        try:
+            if encoded and codec.check is not None:
+                codec.check(cell.value, encoded)
+        except Exception as error:
+            broken.append((key, _described(codec, cell.value, error)))
+        else:
+            kept.append((key, encoded))
+            of_kept.append(cell)
+    return kept, of_kept
+
+
 class Sealer:
     """Seals batches in the order of their commit numbers."""
 
@@ -114,9 +146,9 @@ class Sealer:
         encode, check, default, plain = codec.encode, codec.check, codec.default, codec.plain
         cls = None if plain is None else plain.cls
         bare = encode if plain is None else plain.encode
-        exact = None if plain is None else plain.exact
         changed: list[tuple[bytes, bytes]] = []
         cells: list[Any] = []
+        unchecked: list[Any] = []
         broken: list[tuple[bytes, Exception]] = []
         for key, context in batch.contexts.items():
             cell = context._cell
@@ -124,26 +156,26 @@ class Sealer:
             if value is UNSET:
                 continue
             try:
-                encoded = bare(value) if value.__class__ is cls else encode(value) if value is not None else b""
-                if encoded.__class__ is not bytes:
-                    encoded = bytes(memoryview(encoded))  # the user's codec may return another bytes-like type
+                encoded = _bytes_of(bare(value) if type(value) is cls else encode(value) if value is not None else b"")
                 if encoded == cell.encoded:
                     continue
                 if encoded == default:
                     encoded = b""
-                elif check is not None and encoded and (exact is None or not exact(value)):
-                    check(value, encoded)
+                elif check is not None and encoded:
+                    if plain is None:
+                        check(value, encoded)
+                    else:
+                        unchecked.append(value)
             except Exception as error:
                 broken.append((key, _described(codec, value, error)))
-                continue
-            if not encoded and not cell.encoded:
                 continue
             if len(encoded) > MAX_STATE_BYTES:
                 what = f"the state of key {context.key!r}"
                 broken.append((key, TooLargeError(what, len(encoded), MAX_STATE_BYTES, _SMALLER_STATES)))
-            else:
+            elif encoded or cell.encoded:
                 changed.append((key, encoded))
                 cells.append(cell)
+        changed, cells = _checked(codec, unchecked, changed, cells, broken)
         for key, reason in broken:
             self._failed(key, reason)
         batch.changed = cells
@@ -212,7 +244,7 @@ class Sealer:
             if context._hold is not UNSET:
                 holds.append((key, changes.apply_hold(key, context._hold, self._ending(sealed))))
         sealed.timers += len(timers)
-        productions = self._productions(producing, first | made)
+        productions = self._productions(producing, first | made, sealed.stored_first)
         records = sum(len(indexes) for _, indexes in consumed)
         late, drops = 0, self._setup.program.options.late.action is LateAction.DROP
         for receipt, indexes in consumed:
@@ -267,9 +299,18 @@ class Sealer:
             return sum(stamps[index] < watermark_of(keys[index]) for index in indexes)
         return sum(stamps[index] < watermark for index in indexes) if receipt.held < watermark else 0
 
-    def _productions(self, producing: list[Produced], position: int) -> list[ProductionRow]:
+    def _productions(self, producing: list[Produced], position: int, stored_first: bool) -> list[ProductionRow]:
+        """The rows of the productions, from a position on.
+
+        A weak production has an opaque id: it may be made again by a later owner, at another position. Where a commit
+        stores only what timers produce, positions are the ids, as those of strong productions are.
+
+        Invariant (G1, G10): a production with a position is sent after its append, so no other one gets this position.
+        And its cause does not come back: a timer has ended with the commit. A record without exactly-once may come
+        back, and its production must have the same id then.
+        """
         rows: list[ProductionRow] = []
-        weak = not self._setup.program.options.strong
+        weak = not (self._setup.program.options.strong or (stored_first and _of_timers_alone(producing)))
         incarnation = self._setup.config.incarnation
         append = rows.append
         for each in producing:
@@ -290,3 +331,11 @@ class Sealer:
                 append((position, key, one.stream, one.value, one.timestamp, one.targets, opaque))
                 position += 1
         return rows
+
+
+def _of_timers_alone(producing: list[Produced]) -> bool:
+    """Whether no production was caused by a record: the cause of a timer is the position of its setting."""
+    return all(
+        not isinstance(each, ProducedColumns) and all(isinstance(one.cause_id, int) for one in each[1])
+        for each in producing
+    )

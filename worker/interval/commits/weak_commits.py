@@ -63,7 +63,7 @@ class WeakCommits:
     def may_join(self, in_flight: Sealed | None) -> bool:
         """Whether a batch may be sealed behind other commits, so that its weak productions are sent."""
         batch, queue = self._runner.batch, self.queue
-        if not self._setup.scope.produced_bytes or batch.fired or batch.given_up or batch.moved:
+        if not self._setup.scope.any_produced or batch.fired or batch.given_up or batch.moved:
             return False
         if self._outbox.has_uncommitted:
             return False  # earlier productions are sent first (G15)
@@ -75,7 +75,7 @@ class WeakCommits:
         # A commit without lasting effects is never appended and gives its number back. So no commit may follow it.
         if self._open(in_flight) is None and (last is None or self.keeps_nothing(last)):
             return False
-        # The bytes may be those of timers and of changed pages. Only productions are sent before the append.
+        # What has produced may be undone. Only productions are sent before the append.
         return any(one._read or one._productions for one in batch.contexts.values())
 
     def _open(self, in_flight: Sealed | None) -> Sealed | None:

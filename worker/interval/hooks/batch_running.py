@@ -114,7 +114,11 @@ class BatchRunner:
         """Run these records, or those before a call that fails. Returns what ``Runner.run_hooks`` returns."""
         self._waits = self._calls = 0
         delivery, gathered = receipt.delivery, _Gathered(receipt)
+        if self._take_all(receipt, indexes, gathered):
+            self._call(form, receipt, gathered)
+            return len(indexes), 0, self._calls
         keys, stamps, clocks = delivery.keys, delivery.timestamps, self._clocks
+        gathered = _Gathered(receipt)
         reads = clocks.bounded or self._setup.program.one_reading[delivery.stream] is not None
         for place, index in enumerate(indexes):
             if not reads and (key := keys[index]) in gathered.contexts and (at := stamps[index]) >= clocks.watermark:
@@ -127,6 +131,44 @@ class BatchRunner:
                 self._take(receipt, index, gathered)
         self._call(form, receipt, gathered)
         return len(indexes), self._waits, self._calls
+
+    def _take_all(self, receipt: DeliveryReceipt, indexes: Sequence[int], gathered: _Gathered) -> bool:
+        """Gather all of these records, as ``_take`` does one by one, in fewer steps.
+
+        Returns:
+            False: nothing is done, because one of them is unusual. Its key is blocked, it is late, or it cannot be
+            read. Or the row of a key must be read first: then that key is blocked.
+        """
+        if self._blocked.keys or self._clocks.bounded or receipt.held < self._clocks.watermark:
+            return False
+        delivery, program, runner, rows = receipt.delivery, self._setup.program, self._runner, gathered.rows
+        keys, stamps, passed, read = delivery.keys, delivery.timestamps, indexes, None
+        if (read_all := program.read_all.get(delivery.stream)) is not None:
+            try:
+                read = read_all([delivery.values[index] for index in indexes])
+            except HOOK_ERRORS:
+                return False
+            passed = [index for index, value in zip(indexes, read, strict=True) if value is not DROPPED]
+            rows.values = read if len(passed) == len(read) else [value for value in read if value is not DROPPED]
+        rows.keys = [keys[index] for index in passed]
+        for key in dict.fromkeys(rows.keys):
+            context = runner.batch.contexts.get(key) or runner.open(key)
+            if context is None:
+                return False
+            gathered.contexts[key] = context
+        rows.indexes, rows.timestamps = list(passed), [stamps[index] for index in passed]
+        rows.late = [False] * len(passed)
+        self._take_done(receipt, indexes, gathered, len(passed) < len(indexes))
+        return True
+
+    def _take_done(self, receipt: DeliveryReceipt, indexes: Sequence[int], gathered: _Gathered, dropped: bool) -> None:
+        """These records are done with when the call is. A dropped one whose key has no other record is so at once."""
+        if not dropped:
+            gathered.done.extend(indexes)
+            return
+        keys, contexts, consume = receipt.delivery.keys, gathered.contexts, self._runner.batch.consumed_of(receipt)
+        for index in indexes:
+            (gathered.done if keys[index] in contexts else consume).append(index)
 
     def _take(self, receipt: DeliveryReceipt, index: int, gathered: _Gathered) -> bool:
         """Gather a record, or do what there is to do without the hook.

@@ -209,7 +209,7 @@ class BlockedKeys:
         is_cached = key in self._cells
         context = self.runner.open(key) if is_cached else self.runner.open_apart(key)
         assert context is not None, "a key whose hook has run is in the cache"
-        context._cause_id = letter.cause_id
+        context._caused_by(letter.cause_id)
         context._add(letter)
         self.runner.batch.given_up.add(key)
         if (window := self.firing.panes.of_timer(key, item)) is not None:

@@ -323,7 +323,7 @@ class Firing:
         processing = domain is TimeDomain.PROCESSING_TIME
         if not processing and setting.hold is None and setting.at <= LAST_TIMESTAMP and not self._holds.of_keys:
             context._stamp = context._cause = context._earliest = setting.at
-            context._cause_id = setting.set_at_position
+            context._caused_by(setting.set_at_position)
             return
         hold = effective_hold(setting, domain)
         at = self._clocks.watermark_of(key) if processing else setting.at
@@ -333,4 +333,4 @@ class Firing:
         earliest = at if hold is None else min(hold, LAST_TIMESTAMP)
         context._stamp = context._cause = max(earliest, at)
         context._earliest = min(earliest, self._holds.of_keys.get(key, earliest))
-        context._cause_id = setting.set_at_position
+        context._caused_by(setting.set_at_position)

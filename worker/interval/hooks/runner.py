@@ -30,6 +30,7 @@ from millwheel.worker.interval.intake import DeliveryReceipt, QueuedRecords
 from millwheel.worker.interval.panes.table import WindowPanes
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
+from millwheel.worker.messages import Delivery
 
 __all__ = ["FIRST_CALLS", "MAX_FAILED_HOOKS", "HookBatch", "HookOutcomes", "Runner", "fitting"]
 
@@ -219,7 +220,8 @@ class Runner:
     def take_batch(self) -> HookBatch:
         """Take the current batch and start a new one."""
         batch, self.batch = self.batch, HookBatch()
-        self._setup.scope.produced_bytes, self._limit = 0, self._setup.settings.batch_records
+        scope = self._setup.scope
+        scope.produced_bytes, scope.any_produced, self._limit = 0, False, self._setup.settings.batch_records
         self.batch_number += 1
         return batch
 
@@ -297,7 +299,6 @@ class Runner:
         self.measure(self._setup.program.record_hook, meter.records, calls, began, key, many)
         queued.cursor += ran
         batch.records += ran
-        batch.size += ran * receipt.average
         if many and self.trial.rows:
             # A call that fails undoes all that its keys did in the batch. So the next one gets a batch of its own.
             self._limit = min(self._limit, batch.records)
@@ -333,27 +334,27 @@ class Runner:
             more than ``budget`` bytes. It ends before a record whose key's row must be read.
         """
         batch, delivery, program, scope = self.batch, receipt.delivery, self._setup.program, self._setup.scope
-        keys, values, stamps, stream = delivery.keys, delivery.values, delivery.timestamps, delivery.stream
-        contexts, cell_of, number, ids = batch.contexts, self._cells.get, self.batch_number, delivery.ids
+        stream, ids = delivery.stream, delivery.ids
+        contexts, cells, number = batch.contexts, self._cells, self.batch_number
         decode, process, called = program.inputs[stream], program.process_record[stream], program.hook_names[stream]
         weak, failure, outcome, ran, size = not program.options.strong, None, None, 0, 0
-        for index in indexes:
-            key = keys[index]
+        keys, values, stamps = _columns(delivery, indexes)
+        for key, value, when in zip(keys, values, stamps):  # noqa: B905 - compiled, a strict zip() is slow
             context = contexts.get(key)
             if context is None:
-                cell = cell_of(key)
+                cell = cells.get(key)
                 if cell is None:
                     break
                 cell.used = number
                 size += len(key) + len(cell.encoded) + _CONTEXT_BYTES
                 context = contexts[key] = Context(key, cell, scope)
-            stamp = stamps[index]
+            stamp: int = when
             context._stamp = context._earliest = context._cause = stamp
             if weak:
-                context._cause_id = (ids, index)
+                context._cause_id, context._cause_index = ids, indexes[ran]
             ran += 1
             try:
-                outcome = process(context, Record(key, values[index], stamp, called, decode, False))  # type: ignore[arg-type]
+                outcome = process(context, Record(key, value, when, called, decode, False))
             except HOOK_ERRORS as error:
                 failure = error
                 break
@@ -363,7 +364,7 @@ class Runner:
         odd = failure is not None or outcome is not None
         batch.consumed_of(receipt).extend(indexes[: ran - odd])
         if odd:
-            key = keys[indexes[ran - 1]]
+            key = keys[ran - 1]
             item = RecordItem(receipt, indexes[ran - 1])
             if failure is not None:
                 self._outcomes.failed(key, item, failure)
@@ -430,7 +431,7 @@ class Runner:
             context._stamp = context._earliest = context._cause = stamp
             if holds and (held := holds.get(key, stamp)) < stamp:
                 context._earliest = held
-            context._cause_id = (delivery.ids, index) if weak else None
+            context._caused_by((delivery.ids, index) if weak else None)
             try:
                 if late and late_action is LateAction.DIVERT:
                     self._divert(context, stream, values[index])
@@ -538,6 +539,15 @@ def fitting(batch_time: BatchTime, time: HookTime, most: int) -> int:
     if not time.pace and batch_time.seconds < inf:
         return min(most, FIRST_CALLS if time.calls else 1)
     return most if batch_time.seconds >= most * time.pace else max(1, int(batch_time.seconds / time.pace))
+
+
+def _columns(delivery: Delivery, indexes: Sequence[int]) -> tuple[list[bytes], list[bytes], list[Any]]:
+    """Keys, values and timestamps of some records, whose indexes increase. A loop over lists is the quickest."""
+    keys, values, stamps = delivery.keys, delivery.values, delivery.timestamps
+    first, end = indexes[0], indexes[-1] + 1
+    if end - first == len(indexes):
+        return list(keys[first:end]), list(values[first:end]), list(stamps[first:end])
+    return [keys[at] for at in indexes], [values[at] for at in indexes], [stamps[at] for at in indexes]
 
 
 def _drop(encoded: bytes) -> Any:
