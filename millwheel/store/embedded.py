@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, TypeVar
 
 from millwheel.model.envelope import unwrap, wrap
@@ -96,13 +97,8 @@ class EmbeddedStore:
         soon: Callable[[Callable[[], None]], object],
     ) -> None:
         """See :meth:`AppendQueue.append_soon`. Those of one turn of the loop share one write."""
-
-        def ended(error: BaseException | None) -> None:
-            if error is None:
-                self.heads.reported[journal] = append.commit
-            done(error)
-
-        notice = Notice(asyncio.get_running_loop(), ended)
+        written = partial(self.heads.note_reported, journal, append.commit)
+        notice = Notice(asyncio.get_running_loop(), done, written)
         self._thread.begin(notice, self._staged(journal, append), sync=append.sync, size=len(append.entry), soon=soon)
 
     def after_sync(self, call: Callable[[], None]) -> None:

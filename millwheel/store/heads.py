@@ -51,6 +51,15 @@ class JournalHeads:
         self.flushed = {journal: head.commit for journal, head in self._heads.items()}
         self.cleared = self._find_cleared()
 
+    def note_reported(self, journal: str, commit: int) -> None:
+        """The append of ``commit`` is written, and gets its result. The writer calls this before its lock is free.
+
+        So no :meth:`drop` and no :meth:`lost` comes between. A journal that the same write deletes leaves nothing.
+        """
+        head = self._heads.get(journal)
+        if head is not None and head.commit >= commit:
+            self.reported[journal] = commit
+
     def lost(self) -> str:
         """A commit that was reported and is not stored. Empty: there is none.
 

@@ -7,6 +7,7 @@ before the sync (docs/decisions/0001-embedded-store.md). What leaves the process
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -24,7 +25,7 @@ class HeldCalls:
     """
 
     def __init__(self) -> None:
-        self._calls: list[Callable[[], None]] = []
+        self._calls: deque[Callable[[], None]] = deque()
         self._since: float | None = None
         self.begun = 0
         """How often outcomes came before their sync."""
@@ -45,18 +46,22 @@ class HeldCalls:
             self._since = now
 
     def run(self, call: Callable[[], None]) -> None:
-        """Run ``call`` when all that is written now is on the disk: at once if it is."""
-        if self._since is None:
+        """Run ``call`` when all that is written now is on the disk: at once if it is and no earlier call waits."""
+        if self._since is None and not self._calls:
             call()
         else:
             self._calls.append(call)
 
     def release(self) -> None:
-        """Everything written is on the disk: run the calls. One that raises takes no other along."""
-        calls, self._calls, self._since = self._calls, [], None
-        for call in calls:
+        """Everything written is on the disk: run the calls, and those that they add. One that raises stops no other.
+
+        If one lets outcomes come before their sync again, the rest waits for that sync.
+        """
+        self._since = None
+        while self._calls and self._since is None:
+            call = self._calls.popleft()
             try:
                 call()
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:  # no task runs here that could be cancelled
                 context = {"message": "a call failed that waited for a sync of the store", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(context)

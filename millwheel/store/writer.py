@@ -57,12 +57,23 @@ class SlicedWork(Protocol):
 class Notice:
     """Stands for the future of a call whose caller has a function instead. So the call needs no task."""
 
-    __slots__ = ("_loop", "_notify")
+    __slots__ = ("_loop", "_notify", "written")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, notify: Callable[[BaseException | None], None]) -> None:
-        """``notify`` gets the error of the call, or None. It runs on ``loop``, whose handler gets what it raises."""
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        notify: Callable[[BaseException | None], None],
+        written: Callable[[], None] = lambda: None,
+    ) -> None:
+        """
+        Args:
+            loop: Runs ``notify``. Its handler gets what that raises.
+            notify: Gets the error of the call, or None.
+            written: Runs under the write lock once the call has succeeded, before ``notify``. It must not raise.
+        """
         self._loop = loop
         self._notify = notify
+        self.written = written
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         """The caller's event loop."""
@@ -120,6 +131,9 @@ class StoreThread:
         could break it: the thread, when it answers its last call while the loop adds one. So a call is added before
         ``_outstanding`` is read, and ``_here`` is read after ``_outstanding`` is lowered."""
         self._held = HeldCalls()
+        self._early_loop: asyncio.AbstractEventLoop | None = None
+        """The loop of the early calls, once there was one. All later calls are of this loop: it runs ``_step`` for
+        them, and gives them their outcomes."""
         self._step_wanted = False
         """Whether ``_step`` is going to run on the event loop."""
         self._soon: Callable[[Callable[[], None]], object] | None = None
@@ -164,6 +178,9 @@ class StoreThread:
         process because of it must wait for that (:meth:`after_sync`).
         """
         loop = future.get_loop()
+        if soon is not None and self._early_loop is None:
+            self._early_loop = loop
+        assert self._early_loop in (None, loop), "a store with early calls has calls of their event loop only"
         call = WriteCall(future, stage, None, sync, soon is not None)
         if size <= _SMALL_BYTES and self._may_commit_here(call, loop):
             self._here.append(call)
@@ -340,15 +357,20 @@ class StoreThread:
                 self._rocks.write(batch)
             # Invariant: the result of a call with ``sync`` depends only on data on disk. A head that the call read
             # (or that refused it) may come from an earlier group that was not synced.
+            seconds = None
             if sync and self._rocks.unsynced:
                 began = time.perf_counter()
                 self._rocks.sync()
-                return time.perf_counter() - began
+                seconds = time.perf_counter() - began
         except Exception as error:
             self._stale = True
             for call in group:
                 call.error = error
-        return None
+            return None
+        for call in group:
+            if call.error is None and isinstance(call.future, Notice):
+                call.future.written()
+        return seconds
 
     def _answered(self, count: int) -> None:
         """So many calls are answered. After the last one, let the event loop commit what has waited for them."""

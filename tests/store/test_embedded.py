@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,7 @@ from millwheel.store.directory import DatabaseDirectory
 from millwheel.store.embedded import EmbeddedStore
 from millwheel.store.rocks import Rocks, RowBatch
 from millwheel.store.writer import StoreThread
+from tests.patience import patience
 
 
 class WatchedRocks(Rocks):
@@ -153,6 +155,48 @@ async def test_an_append_without_a_coroutine_ends_with_each_failure(opened: Open
     await asyncio.to_thread(opened.thread.close)
     (error,) = await ended_appends(opened.store, [("j", entry(2))])
     assert isinstance(error, StoreUnavailableError)
+
+
+class Blocking:
+    """Work of the store thread that waits until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end = threading.Event(), threading.Event()
+
+    def advance(self, batch: RowBatch) -> bool:
+        self.begun.set()
+        assert self.may_end.wait(patience(20))
+        return True
+
+
+@pytest.mark.guarantee("G9", section="6.1.2")
+async def test_a_report_is_noted_before_the_writer_goes_on(opened: Opened) -> None:
+    """A failed sync may follow at once. The loop has not had the outcome yet."""
+    after = Blocking()
+    ended: list[BaseException | None] = []
+    large = Append(5, 1, 0, (), bytes(100_000), True)
+    opened.store.append_soon("j", large, ended.append, asyncio.get_running_loop().call_soon)
+    opened.thread.call_later(after)
+    assert after.begun.wait(patience(20))
+    reported = dict(opened.store.heads.reported)
+    after.may_end.set()
+    assert (ended, reported) == ([], {"j": 1})
+
+
+@pytest.mark.guarantee("G8")
+async def test_a_dropped_journal_leaves_no_report(opened: Opened) -> None:
+    """The append has its outcome when the same write has deleted the journal. Nothing is lost then."""
+    before = Blocking()
+    opened.thread.call_later(before)
+    assert before.begun.wait(patience(20))
+    ended: list[BaseException | None] = []
+    opened.store.append_soon("j", entry(1), ended.append, asyncio.get_running_loop().call_soon)
+    dropped = asyncio.ensure_future(opened.store.drop_journal("j"))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    before.may_end.set()
+    await dropped
+    assert (ended, opened.store.heads.reported) == ([None], {})
 
 
 async def test_an_append_does_not_wait_for_an_earlier_flush(opened: Opened) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, cast
 from unittest.mock import patch
@@ -180,9 +181,9 @@ async def test_what_leaves_the_process_is_on_the_disk(chain: Chain, takes: float
             await asyncio.sleep(0.001)
     await chain.passed(40)
     assert chain.early == []
-    assert sorted(chain.left) == sorted(
-        [("first", token) for token in range(1, 41)] * 3 + [(one, n) for one in CHAIN[1:] for n in range(1, 41)] * 2
-    )
+    acks_and_hooks = Counter([("first", token) for token in range(1, 41)])
+    acks_and_hooks.update((one, number) for one in CHAIN for number in range(1, 41))
+    assert Counter(chain.left) >= acks_and_hooks, "and the reports, of which only the newest must leave"
 
 
 async def test_a_record_passes_three_journals_with_one_sync(chain: Chain) -> None:

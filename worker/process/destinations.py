@@ -191,6 +191,17 @@ class DeliverySender:
             delivery.channel = sender.channel
             local.host.post(delivery)
             return
+        self._after_sync(partial(self._leaves, host, delivery))
+
+    def _leaves(self, host: CoreHost, delivery: Delivery) -> None:
+        """Send a batch to another process. All that it depends on is on the disk.
+
+        Invariant (G8): each batch is answered, or sent again later. Who could break it: a connection that is looked up
+        before the sync. It may be closed meanwhile (:meth:`close_unused`), and a closed one answers nothing.
+        """
+        sender = self._hosted.get(host.journal)
+        if sender is None or sender.host is not host:
+            return
         address = self._address_of(delivery.consumer, delivery.journal)
         if not address:
             sender.channel.later(delivery.token)
@@ -198,7 +209,7 @@ class DeliverySender:
         peer = self.peers.get(address)
         if peer is None:
             peer = self.peers[address] = PeerConnection(address, open_channel)
-        self._after_sync(partial(peer.send, delivery, sender.channel))
+        peer.send(delivery, sender.channel)
 
     async def _discard(self, host: CoreHost, channel: HostChannel, delivery: Delivery) -> None:
         """Discard a batch for a removed consumer. If the removal is not certain, try again later."""

@@ -108,6 +108,8 @@ class EventHost(ABC):
         self._tasks: set[asyncio.Task[None]] = set()
         self._unstarted: dict[int, Coroutine[Any, Any, object]] = {}
         """The asynchronous hooks that wait for a sync, by number."""
+        self._newest_report: Report | None = None
+        """The newest report, while one waits for a sync."""
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at: int | None = None
         """The core's deadline, by its clock. None: it has none."""
@@ -170,7 +172,9 @@ class EventHost(ABC):
                     self._answer(effect)
                 case SendDelivery():
                     self._send(effect)
-                case Report() | Publish() | EndSubscription() | LogAnswer() | ReleasePrepared() | SnapshotHoldAnswer():
+                case Report():
+                    self._report_soon(effect)
+                case Publish() | EndSubscription() | LogAnswer() | ReleasePrepared() | SnapshotHoldAnswer():
                     self._after_sync(partial(self._leaves, effect))
                 case AsyncHook():
                     self._unstarted[effect.hook] = effect.coroutine
@@ -206,6 +210,18 @@ class EventHost(ABC):
                 _answer_request(effect)
             case _:
                 self._subscribers(effect)
+
+    def _report_soon(self, report: Report) -> None:
+        """Report after the sync. While syncs fail, one report waits for its sync, and the newest one waits for it."""
+        waiting, self._newest_report = self._newest_report, report
+        if waiting is None:
+            self._after_sync(partial(self._report_held, report))
+
+    def _report_held(self, report: Report) -> None:
+        newest, self._newest_report = self._newest_report, None
+        self._leaves(report)
+        if newest is not None and newest is not report:
+            self._report_soon(newest)
 
     def _start_hook(self, effect: AsyncHook) -> None:
         if self._unstarted.pop(effect.hook, None) is None:
