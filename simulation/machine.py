@@ -247,8 +247,17 @@ class SimulatedMachine(SimulatedStore):
         self._asks(journal, append)
         await self._ask(lambda: self._store.append(journal, append))
 
-    def append_soon(self, journal: str, append: Append, done: Callable[[BaseException | None], None]) -> None:
-        """See :class:`AppendQueue`. The process has no task that waits, as beside the real embedded store."""
+    def append_soon(
+        self,
+        journal: str,
+        append: Append,
+        done: Callable[[BaseException | None], None],
+        soon: Callable[[Callable[[], None]], object],
+    ) -> None:
+        """See :class:`AppendQueue`. The process has no task that waits, as beside the real embedded store.
+
+        But it is another process than the store's. So the answer leaves the store's process, after the sync.
+        """
         self._asks(journal, append)
         answer: asyncio.Future[None] = self._network.loop.create_future()
         timer = self.remote.post(answer, self._watched(lambda: self._append_soon(journal, append)))
@@ -262,7 +271,11 @@ class SimulatedMachine(SimulatedStore):
     async def _append_soon(self, journal: str, append: Append) -> None:
         """The store has the append."""
         outcome: asyncio.Future[BaseException | None] = self._network.loop.create_future()
-        self._store.append_soon(journal, append, outcome.set_result)
+
+        def done(error: BaseException | None) -> None:
+            self._store.after_sync(lambda: outcome.set_result(error))
+
+        self._store.append_soon(journal, append, done, self._network.loop.call_soon)
         if (error := await outcome) is not None:
             raise error
 

@@ -55,7 +55,13 @@ class QueueingStore(FaultyStore):
         super().__init__()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def append_soon(self, journal: str, append: Append, done: Callable[[BaseException | None], None]) -> None:
+    def append_soon(
+        self,
+        journal: str,
+        append: Append,
+        done: Callable[[BaseException | None], None],
+        soon: Callable[[Callable[[], None]], object],
+    ) -> None:
         task = asyncio.get_running_loop().create_task(self.append(journal, append))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -239,11 +239,29 @@ class StateStore(Protocol):
 class AppendQueue(Protocol):
     """Appends that need no coroutine, which some stores have in addition. A store over a network has none."""
 
-    def append_soon(self, journal: str, append: Append, done: Callable[[BaseException | None], None], /) -> None:
+    def append_soon(
+        self,
+        journal: str,
+        append: Append,
+        done: Callable[[BaseException | None], None],
+        soon: Callable[[Callable[[], None]], object],
+        /,
+    ) -> None:
         """Do what :meth:`StateStore.append` does, soon, in the order of all calls.
+
+        ``done`` may have the result before the entry is on the disk. But what is written later is on the disk only if
+        the entry is, too. So later writes of this process may depend on it. What leaves the process must wait
+        (:meth:`after_sync`).
 
         Args:
             journal: The journal.
             append: The entry.
             done: Gets what ``append`` would raise, or None. It runs on the caller's event loop, and must not raise.
+            soon: Lets the event loop run a call soon, after what is ready now.
+        """
+
+    def after_sync(self, call: Callable[[], None], /) -> None:
+        """Run ``call`` when the entries of all results so far are on the disk: at once, or later, in the calls' order.
+
+        If the process ends before that, ``call`` does not run.
         """

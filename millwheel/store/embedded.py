@@ -8,8 +8,11 @@ them. :class:`~millwheel.embedded.database.EmbeddedDatabase` opens the store.
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, TypeVar
 
 from millwheel.model.envelope import unwrap, wrap
@@ -21,11 +24,20 @@ from millwheel.store.rocks import Rocks, RowBatch
 from millwheel.store.rows import DropIncarnation, Purge, StateFlush
 from millwheel.store.writer import Notice, StoreThread
 
-__all__ = ["EmbeddedStore"]
+__all__ = ["EmbeddedStore", "end_at_once"]
+
+log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
 _READ_CHUNK_ENTRIES: Final = 512
+
+
+def end_at_once(reason: str) -> None:
+    """End the process without any further work, as a loss of power does. Its successor starts from the disk."""
+    log.critical("%s", reason)
+    logging.shutdown()
+    os._exit(1)
 
 
 class EmbeddedStore:
@@ -34,11 +46,24 @@ class EmbeddedStore:
     It has many methods: those of the contract.
     """
 
-    def __init__(self, rocks: Rocks, thread: StoreThread, close: Callable[[], None]) -> None:
-        """``close`` ends the store thread and the database. Each :meth:`close` calls it, so it must be idempotent."""
+    def __init__(
+        self,
+        rocks: Rocks,
+        thread: StoreThread,
+        close: Callable[[], None],
+        end_process: Callable[[str], None] = end_at_once,
+    ) -> None:
+        """
+        Args:
+            rocks: The database.
+            thread: Does the writes.
+            close: Ends the store thread and the database. Each :meth:`close` calls it, so it must be idempotent.
+            end_process: Ends this process like a loss of power, with a reason. It runs on the store thread.
+        """
         self._rocks = rocks
         self._thread = thread
         self._close = close
+        self._end_process = end_process
         self.heads = JournalHeads(rocks)
         self._readers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="millwheel-store-read")
         thread.on_reload(self._reload)
@@ -64,10 +89,21 @@ class EmbeddedStore:
         """See :meth:`StateStore.append`. Appends of one journal take effect in the order of the calls."""
         await self._thread.call(self._staged(journal, append), sync=append.sync, size=len(append.entry))
 
-    def append_soon(self, journal: str, append: Append, done: Callable[[BaseException | None], None]) -> None:
-        """See :meth:`AppendQueue.append_soon`. Those of one turn of the loop share one write and one sync."""
-        notice = Notice(asyncio.get_running_loop(), done)
-        self._thread.begin(notice, self._staged(journal, append), sync=append.sync, size=len(append.entry))
+    def append_soon(
+        self,
+        journal: str,
+        append: Append,
+        done: Callable[[BaseException | None], None],
+        soon: Callable[[Callable[[], None]], object],
+    ) -> None:
+        """See :meth:`AppendQueue.append_soon`. Those of one turn of the loop share one write."""
+        written = partial(self.heads.note_reported, journal, append.commit)
+        notice = Notice(asyncio.get_running_loop(), done, written)
+        self._thread.begin(notice, self._staged(journal, append), sync=append.sync, size=len(append.entry), soon=soon)
+
+    def after_sync(self, call: Callable[[], None]) -> None:
+        """See :meth:`AppendQueue.after_sync`."""
+        self._thread.after_sync(call)
 
     def _staged(self, journal: str, append: Append) -> Callable[[RowBatch], None]:
         def stage(batch: RowBatch) -> None:
@@ -174,6 +210,10 @@ class EmbeddedStore:
 
     def _reload(self) -> None:
         self.heads.load()
+        if lost := self.heads.lost():
+            reason = f"the disk has lost {lost}, which this process depends on: it ends. Start it again"
+            self._end_process(reason)
+            raise StoreUnavailableError(reason)
         self._purge_dropped()
 
     def _purge_dropped(self) -> None:

@@ -32,6 +32,8 @@ class JournalHeads:
         self._first: dict[str, int] = {}
         self.flushed: dict[str, int] = {}
         self.cleared: dict[str, int] = {}
+        self.reported: dict[str, int] = {}
+        """By journal: the newest commit whose append had its result, perhaps before its sync."""
         self.load()
 
     def load(self) -> None:
@@ -48,6 +50,27 @@ class JournalHeads:
                 self._damaged[journal] = error
         self.flushed = {journal: head.commit for journal, head in self._heads.items()}
         self.cleared = self._find_cleared()
+
+    def note_reported(self, journal: str, commit: int) -> None:
+        """The append of ``commit`` is written, and gets its result. The writer calls this before its lock is free.
+
+        So no :meth:`drop` and no :meth:`lost` comes between. A journal that the same write deletes leaves nothing.
+        """
+        head = self._heads.get(journal)
+        if head is not None and head.commit >= commit:
+            self.reported[journal] = commit
+
+    def lost(self) -> str:
+        """A commit that was reported and is not stored. Empty: there is none.
+
+        Invariant (G9): what was reported before its sync is stored, or the process ends. Other journals may have
+        consumed its productions. A failed sync could break it: the disk may drop what was written before.
+        """
+        for journal, commit in list(self.reported.items()):
+            head = self._heads.get(journal)
+            if journal not in self._damaged and (head is None or head.commit < commit):
+                return f"commit {commit} of journal {journal}"
+        return ""
 
     def find(self, journal: str) -> JournalHead | None:
         """Return the head of ``journal`` or None; CorruptValueError if the stored head is damaged."""
@@ -119,6 +142,7 @@ class JournalHeads:
 
     def drop(self, journal: str, batch: RowBatch) -> None:
         """Stage the deletion of a journal, except for its marks of emptied rows."""
+        self.reported.pop(journal, None)
         self._heads.pop(journal, None)
         self._damaged.pop(journal, None)
         self._first.pop(journal, None)

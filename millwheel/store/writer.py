@@ -11,6 +11,10 @@ groups are committed in place, on the caller's event loop (:mod:`millwheel.store
 calls, small ones wait until it has none. Were they queued behind those, a busy server would hand over every commit
 after its first large one.
 On a disk with slow syncs all writes go through the thread.
+
+An *early* call is written on the event loop, and has its outcome as soon as it is written. One sync follows for all
+that are written in the same run of the loop's queue, in place or by the thread. :meth:`StoreThread.after_sync` has what
+must wait for it.
 """
 
 from __future__ import annotations
@@ -22,11 +26,13 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol, TypeVar
 
 from millwheel.store.commit_place import CommitPlace
 from millwheel.store.contract import StoreUnavailableError
+from millwheel.store.held_calls import HeldCalls
 from millwheel.store.rocks import Rocks, RowBatch
 
 __all__ = ["Notice", "SlicedWork", "StoreThread"]
@@ -35,6 +41,8 @@ Result = TypeVar("Result")
 
 _SMALL_BYTES: Final = 64 << 10
 """The largest call that is committed in place, so that its write and sync stay short."""
+_SYNC_AGAIN_SECONDS: Final = 0.1
+"""After how long the thread is asked again for a sync that has failed."""
 _YIELD_SECONDS: Final = 20e-6
 """The pause after each slice. Building a slice holds the interpreter lock, so the pause lets other threads run."""
 
@@ -49,12 +57,23 @@ class SlicedWork(Protocol):
 class Notice:
     """Stands for the future of a call whose caller has a function instead. So the call needs no task."""
 
-    __slots__ = ("_loop", "_notify")
+    __slots__ = ("_loop", "_notify", "written")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, notify: Callable[[BaseException | None], None]) -> None:
-        """``notify`` gets the error of the call, or None. It runs on ``loop``, whose handler gets what it raises."""
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        notify: Callable[[BaseException | None], None],
+        written: Callable[[], None] = lambda: None,
+    ) -> None:
+        """
+        Args:
+            loop: Runs ``notify``. Its handler gets what that raises.
+            notify: Gets the error of the call, or None.
+            written: Runs under the write lock once the call has succeeded, before ``notify``. It must not raise.
+        """
         self._loop = loop
         self._notify = notify
+        self.written = written
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         """The caller's event loop."""
@@ -81,12 +100,17 @@ class WriteCall:
     stage: Callable[[RowBatch], Any] | None
     work: SlicedWork | None
     sync: bool
+    early: bool = False
+    """Whether it may have its outcome once it is written, before the sync."""
     answer: Any = None
     error: BaseException | None = None
 
 
 class StoreThread:
-    """Does all writes to a :class:`~millwheel.store.rocks.Rocks`, until :meth:`close`."""
+    """Does all writes to a :class:`~millwheel.store.rocks.Rocks`, until :meth:`close`.
+
+    It has many attributes: the queues of the thread and of the event loop, and what is held until a sync.
+    """
 
     def __init__(self, rocks: Rocks) -> None:
         self._rocks = rocks
@@ -106,6 +130,14 @@ class StoreThread:
         Invariant: if ``_here`` has calls, their loop has ``_commit_here`` to run, or ``_outstanding`` is above 0. Who
         could break it: the thread, when it answers its last call while the loop adds one. So a call is added before
         ``_outstanding`` is read, and ``_here`` is read after ``_outstanding`` is lowered."""
+        self._held = HeldCalls()
+        self._early_loop: asyncio.AbstractEventLoop | None = None
+        """The loop of the early calls, once there was one. All later calls are of this loop: it runs ``_step`` for
+        them, and gives them their outcomes."""
+        self._step_wanted = False
+        """Whether ``_step`` is going to run on the event loop."""
+        self._soon: Callable[[Callable[[], None]], object] | None = None
+        """Lets the event loop run ``_step``. None: by its ``call_soon``."""
         self._writing = threading.Lock()
         """The lock of the writer: the thread, or the event loop in place."""
         self._closing = threading.Lock()
@@ -138,25 +170,59 @@ class StoreThread:
         *,
         sync: bool = True,
         size: int = 0,
+        soon: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
-        """As :meth:`call`, from the loop of ``future``, which gets the result or the error."""
+        """As :meth:`call`, from the loop of ``future``, which gets the result or the error.
+
+        ``soon`` lets that loop run a call soon. With it, an outcome in place comes before the sync. What leaves the
+        process because of it must wait for that (:meth:`after_sync`).
+        """
         loop = future.get_loop()
-        call = WriteCall(future, stage, None, sync)
-        if size <= _SMALL_BYTES and self._may_commit_here(loop):
+        if soon is not None and self._early_loop is None:
+            self._early_loop = loop
+        assert self._early_loop in (None, loop), "a store with early calls has calls of their event loop only"
+        call = WriteCall(future, stage, None, sync, soon is not None)
+        if size <= _SMALL_BYTES and self._may_commit_here(call, loop):
             self._here.append(call)
-            if len(self._here) == 1 and not self._outstanding:
-                loop.call_soon(self._commit_here)
+            self._soon = soon
+            if not self._outstanding:
+                self._want_step(loop)
         else:
             self._commit_here()
             self._enqueue(call, fail=True)
 
-    def _may_commit_here(self, loop: asyncio.AbstractEventLoop) -> bool:
+    def _may_commit_here(self, call: WriteCall, loop: asyncio.AbstractEventLoop) -> bool:
         if self._stale or self._closed:
             return False
-        if self._here:
-            future = self._here[0].future
-            return future is not None and future.get_loop() is loop
-        return self._place.allows(time.perf_counter())
+        if self._here and (first := self._here[0].future) is not None and first.get_loop() is not loop:
+            return False
+        # An early call needs no sync of its own, and a write takes as long on the thread.
+        return call.early or any(not one.early for one in self._here) or self._place.allows(time.perf_counter())
+
+    def after_sync(self, call: Callable[[], None]) -> None:
+        """Run ``call`` when all outcomes so far are on the disk: at once, unless an early one waits for its sync.
+
+        Calls keep their order. The event loop calls this.
+        """
+        self._held.run(call)
+
+    def _want_step(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._step_wanted:
+            self._step_wanted = True
+            (self._soon or loop.call_soon)(self._step)
+
+    def _step(self) -> None:
+        """Commit the calls that wait. If there are none, sync what has had its outcome before its sync.
+
+        Invariant (G8): while calls are held, ``_step`` is going to run, or the thread syncs for them. And appends that
+        follow one another put the sync off for a short time only.
+        """
+        self._step_wanted = False
+        refuses = self._stale or self._closed  # then all that waits gets its error now
+        if self._here and (refuses or not self._held.is_due(time.perf_counter())):
+            self._commit_here()
+        elif self._held.waits:
+            self._sync_here()
 
     def _commit_here(self) -> None:
         """Commit the waiting calls in place. If that is not possible, queue them for the thread in the same order."""
@@ -167,12 +233,53 @@ class StoreThread:
             for call in group:
                 self._enqueue(call, fail=True)
             return
+        now = time.perf_counter()
+        sync = any(call.sync and not call.early for call in group)
         try:
-            if (seconds := self._commit(group)) is not None:
+            if (seconds := self._commit(group, sync=sync)) is not None:
                 self._place.took(seconds)
+            if self._rocks.unsynced and any(call.sync and call.error is None for call in group):
+                self._held.begin(now)
         finally:
             self._writing.release()
+        if self._held.waits and not self._rocks.unsynced:
+            self._held.release()
         resolve(group)
+        if self._held.waits:
+            self._want_step(asyncio.get_running_loop())
+
+    def _sync_here(self) -> None:
+        """Sync what calls are held for: in place, or by the thread if the disk is slow or that is not possible."""
+        loop, began = asyncio.get_running_loop(), time.perf_counter()
+        possible = not (self._outstanding or self._closed or self._stale) and self._place.allows(began)
+        if possible and self._writing.acquire(blocking=False):
+            try:
+                if self._rocks.unsynced:
+                    self._rocks.sync()
+                    self._place.took(time.perf_counter() - began)
+            except Exception:
+                self._stale = True
+            finally:
+                self._writing.release()
+            if not self._stale:
+                self._held.release()
+                if self._here:
+                    self._want_step(loop)
+                return
+        self._enqueue(WriteCall(Notice(loop, partial(self._synced, self._held.begun)), _nothing, None, True), fail=True)
+
+    def _synced(self, begun: int, error: BaseException | None) -> None:
+        """The thread has synced. ``begun``: more may have been written since. That needs another sync.
+
+        After an error the thread is asked again. The calls stay held: what they depend on may not be on the disk.
+        """
+        loop = asyncio.get_running_loop()
+        if error is None and begun == self._held.begun:
+            self._held.release()
+        elif error is None:
+            self._want_step(loop)
+        elif not self._closed:
+            loop.call_later(_SYNC_AGAIN_SECONDS, self._want_step, loop)
 
     async def call_sliced(self, work: SlicedWork) -> None:
         """Write ``work`` slice by slice, durably. Only one piece of work runs at a time."""
@@ -232,12 +339,12 @@ class StoreThread:
     def _commit_group(self) -> None:
         group, self._group = self._group, []
         with self._writing:
-            self._commit(group)
+            self._commit(group, sync=any(call.sync for call in group))
         _answer(group, None)
         self._answered(len(group))
 
-    def _commit(self, group: list[WriteCall]) -> float | None:
-        """Write the group with one sync, and set each call's answer or error. Raises nothing.
+    def _commit(self, group: list[WriteCall], *, sync: bool) -> float | None:
+        """Write the group, with one sync if ``sync``, and set each call's answer or error. Raises nothing.
 
         Returns the seconds of the sync. None: there was none.
         """
@@ -250,15 +357,20 @@ class StoreThread:
                 self._rocks.write(batch)
             # Invariant: the result of a call with ``sync`` depends only on data on disk. A head that the call read
             # (or that refused it) may come from an earlier group that was not synced.
-            if self._rocks.unsynced and any(call.sync for call in group):
+            seconds = None
+            if sync and self._rocks.unsynced:
                 began = time.perf_counter()
                 self._rocks.sync()
-                return time.perf_counter() - began
+                seconds = time.perf_counter() - began
         except Exception as error:
             self._stale = True
             for call in group:
                 call.error = error
-        return None
+            return None
+        for call in group:
+            if call.error is None and isinstance(call.future, Notice):
+                call.future.written()
+        return seconds
 
     def _answered(self, count: int) -> None:
         """So many calls are answered. After the last one, let the event loop commit what has waited for them."""
@@ -267,7 +379,7 @@ class StoreThread:
         waiting = None if self._outstanding else next(iter(self._here), None)
         if waiting is not None and waiting.future is not None:
             with suppress(RuntimeError):  # the loop has ended, so none of its tasks waits for a result
-                waiting.future.get_loop().call_soon_threadsafe(self._commit_here)
+                waiting.future.get_loop().call_soon_threadsafe(self._step)
 
     def _advance_slice(self) -> None:
         call = self._sliced[0]
@@ -301,6 +413,10 @@ class StoreThread:
             for reload in self._reloads:
                 reload()
             self._stale = False
+
+
+def _nothing(batch: RowBatch) -> None:
+    """The stage of a call that only syncs."""
 
 
 def _stage(call: WriteCall, batch: RowBatch) -> None:

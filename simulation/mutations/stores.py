@@ -11,8 +11,11 @@ from millwheel.store.cassandra import append_connections, journals, states
 from millwheel.store.cassandra.frames import ConnectionState
 from millwheel.store.cassandra.journals import Journals
 from millwheel.store.commit_place import CommitPlace
+from millwheel.store.heads import JournalHeads
+from millwheel.store.held_calls import HeldCalls
 from millwheel.store.writer import StoreThread
 from millwheel.worker.process.building import Builder
+from millwheel.worker.process.event_host import EventHost
 from simulation.mutations.base import mutation, rewriting
 
 __all__: list[str] = []
@@ -241,4 +244,55 @@ rewriting(
     seeds=0,
     test="tests/store/cassandra/test_turns.py::test_others_have_turns_while_large_entries_go_by",
     why="a simulated entry has few bytes",
+)
+
+_SYNC: Final = "tests/worker/test_before_the_sync.py"
+_NO_QUEUE: Final = "in the simulator no interval runs in the process of the embedded store, and only answers wait"
+
+rewriting(
+    "nothing_waits_for_the_sync",
+    "G1",
+    "what leaves the process waits for the sync of the commits that it follows from",
+    HeldCalls.run,
+    "self._since is None",
+    "True",
+    seeds=0,
+    test=f"{_SYNC}::test_what_leaves_the_process_is_on_the_disk",
+    why=_NO_QUEUE,
+)
+
+rewriting(
+    "hooks_do_not_wait_for_the_sync",
+    "G1",
+    "an asynchronous hook, which acts on other systems, waits for the sync",
+    EventHost.perform,
+    "self._after_sync(partial(self._start_hook, effect))",
+    "self._start_hook(effect)",
+    seeds=0,
+    test=f"{_SYNC}::test_what_leaves_the_process_is_on_the_disk",
+    why=_NO_QUEUE,
+)
+
+rewriting(
+    "failed_syncs_release",
+    "G1",
+    "after a failed sync the calls stay held",
+    StoreThread,
+    "if not self._stale:",
+    "if True:",
+    seeds=0,
+    test=f"{_SYNC}::test_a_failed_sync_is_repeated_and_nothing_leaves_before",
+    why=_NO_QUEUE,
+)
+
+rewriting(
+    "lost_commits_are_not_noticed",
+    "G9",
+    "a process ends if the disk has lost a commit that its intervals depend on",
+    JournalHeads.lost,
+    "head.commit < commit",
+    "False",
+    seeds=0,
+    test=f"{_SYNC}::test_a_disk_that_loses_what_was_written_ends_the_process",
+    why=_NO_QUEUE,
 )

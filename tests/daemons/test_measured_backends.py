@@ -95,7 +95,9 @@ async def test_a_measured_store_appends_without_a_task() -> None:
     store = measured_store(QueueingStore(), CollectorRegistry())
     await store.create_journal("j")
     await store.fence("j", 1)
-    appends = JournalAppends(Host(), store, RetriedCalls("journal j", (StoreUnavailableError,)))
+    appends = JournalAppends(
+        Host(), store, RetriedCalls("journal j", (StoreUnavailableError,)), asyncio.get_running_loop().call_soon
+    )
     appends.begin(AppendEntry("j", Append(1, 1, 0, (), b"entry")))
     async with asyncio.timeout(patience(5)):
         await ended.wait()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,7 @@ from millwheel.store.directory import DatabaseDirectory
 from millwheel.store.embedded import EmbeddedStore
 from millwheel.store.rocks import Rocks, RowBatch
 from millwheel.store.writer import StoreThread
+from tests.patience import patience
 
 
 class WatchedRocks(Rocks):
@@ -118,7 +121,7 @@ async def ended_appends(store: EmbeddedStore, appends: list[tuple[str, Append]])
     """What appends without a coroutine end with, in the order of their ends."""
     ended: asyncio.Queue[BaseException | None] = asyncio.Queue()
     for journal, append in appends:
-        store.append_soon(journal, append, ended.put_nowait)
+        store.append_soon(journal, append, ended.put_nowait, asyncio.get_running_loop().call_soon)
     return [await ended.get() for _ in appends]
 
 
@@ -137,7 +140,10 @@ async def test_appends_of_several_journals_in_a_turn_share_a_sync(opened: Opened
     assert [type(error) for error in ended] == [
         type(None), SequencerRefusedError, type(None), type(None), SequencerRefusedError
     ]  # fmt: skip
-    assert (opened.rocks.writes, opened.rocks.syncs) == (2, 2)
+    assert (opened.rocks.writes, opened.rocks.syncs) == (2, 1), "the results come before the sync"
+    synced = asyncio.get_running_loop().create_future()
+    opened.store.after_sync(lambda: synced.set_result(opened.rocks.syncs))
+    assert await synced == 2
     assert await opened.store.read_entries("first", 1, 2) == [b"entry 1", b"entry 2"]
     assert (await opened.store.read_head("second")).commit == 1
 
@@ -150,6 +156,49 @@ async def test_an_append_without_a_coroutine_ends_with_each_failure(opened: Open
     await asyncio.to_thread(opened.thread.close)
     (error,) = await ended_appends(opened.store, [("j", entry(2))])
     assert isinstance(error, StoreUnavailableError)
+
+
+class Blocking:
+    """Work of the store thread that waits until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end = threading.Event(), threading.Event()
+
+    def advance(self, batch: RowBatch) -> bool:
+        self.begun.set()
+        assert self.may_end.wait(patience(20))
+        return True
+
+
+@pytest.mark.guarantee("G9", section="6.1.2")
+async def test_a_report_is_noted_before_the_writer_goes_on(opened: Opened) -> None:
+    """A failed sync may follow at once. The loop has not had the outcome yet."""
+    after = Blocking()
+    ended: list[BaseException | None] = []
+    large = Append(5, 1, 0, (), bytes(100_000), True)
+    opened.store.append_soon("j", large, ended.append, asyncio.get_running_loop().call_soon)
+    opened.thread.call_later(after)
+    assert after.begun.wait(patience(20))
+    reported = dict(opened.store.heads.reported)
+    after.may_end.set()
+    assert (ended, reported) == ([], {"j": 1})
+
+
+@pytest.mark.guarantee("G8")
+async def test_a_dropped_journal_leaves_no_report(opened: Opened) -> None:
+    """The append has its outcome when the same write has deleted the journal. Nothing is lost then."""
+    before = Blocking()
+    opened.thread.call_later(before)
+    assert before.begun.wait(patience(20))
+    ended: list[BaseException | None] = []
+    soon = partial(asyncio.get_running_loop().call_later, 0)  # after the drop has joined the write
+    opened.store.append_soon("j", entry(1), ended.append, soon)
+    dropped = asyncio.ensure_future(opened.store.drop_journal("j"))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    before.may_end.set()
+    await dropped
+    assert (ended, opened.store.heads.reported) == ([None], {})
 
 
 async def test_an_append_does_not_wait_for_an_earlier_flush(opened: Opened) -> None:

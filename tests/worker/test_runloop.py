@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -63,6 +64,45 @@ async def test_a_flood_leaves_timers_their_turn() -> None:
         turns.append(left)
         await asyncio.sleep(0)
     assert len(turns) > 10
+
+
+async def test_an_end_runs_after_all_calls_and_before_the_next_turn() -> None:
+    """What it posts runs before the next end. So intervals that wait for one another are committed in one turn."""
+    loop, share = asyncio.get_running_loop(), RunQueue(asyncio.get_running_loop()).share("t")
+    seen: list[object] = []
+
+    def call(number: int) -> None:
+        seen.append(number)
+        if number < 3:
+            share.at_end(partial(end, number + 2))
+
+    def end(number: int) -> None:
+        seen.append("end")
+        share.post(call, number)
+
+    share.post(call, 1)
+    share.post(call, 2)
+    loop.call_soon(seen.append, "next")
+    await until(lambda: len(seen) == 7)
+    assert seen == [1, 2, "end", 3, "end", 4, "next"]
+
+
+@pytest.mark.guarantee("G8")
+async def test_an_end_waits_for_no_unending_run() -> None:
+    share = RunQueue(asyncio.get_running_loop()).share("t")
+    left, ended = 60, list[int]()
+
+    def work(_: None) -> None:
+        nonlocal left
+        left -= 1
+        time.sleep(0.001)
+        share.at_end(lambda: ended.append(left))
+        if left:
+            share.post(work, None)
+
+    share.post(work, None)
+    await until(lambda: len(ended) == 60)
+    assert ended[0] > 30
 
 
 @pytest.mark.guarantee("G8")

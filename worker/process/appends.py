@@ -1,7 +1,8 @@
 """The appends of one host: a core's entries go to its journal, and the core gets the results.
 
-An append to a store with an :class:`~millwheel.store.contract.AppendQueue` needs no task. Intervals of one process
-whose appends wait in the same turn of the event loop share one write and one sync there (decision 1).
+An append to a store with an :class:`~millwheel.store.contract.AppendQueue` needs no task, and a core may get its
+result before the sync. Intervals of one process share one sync there, also those that wait for one another's
+productions (decision 1).
 """
 
 from __future__ import annotations
@@ -14,10 +15,20 @@ from millwheel.store.contract import Append, SequencerRefusedError, StateStore, 
 from millwheel.store.repetition import RetriedCalls
 from millwheel.worker.messages import Appended, AppendEntry, Deposed
 
-__all__ = ["JournalAppends"]
+__all__ = ["JournalAppends", "after_sync_of"]
 
-_AppendSoon = Callable[[str, Append, Callable[[BaseException | None], None]], None]
+_Soon = Callable[[Callable[[], None]], object]
+_AppendSoon = Callable[[str, Append, Callable[[BaseException | None], None], _Soon], None]
 """``AppendQueue.append_soon``."""
+
+
+def after_sync_of(store: StateStore) -> Callable[[Callable[[], None]], None]:
+    """What runs a call once all results of appends so far are on the disk: at once for most stores."""
+    return getattr(store, "after_sync", _at_once)
+
+
+def _at_once(call: Callable[[], None]) -> None:
+    call()
 
 
 class _AppendingHost(Protocol):
@@ -42,10 +53,12 @@ class JournalAppends:
     append of unknown outcome is repeated, with identical bytes, until then.
     """
 
-    def __init__(self, host: _AppendingHost, store: StateStore, retried: RetriedCalls) -> None:
+    def __init__(self, host: _AppendingHost, store: StateStore, retried: RetriedCalls, soon: _Soon) -> None:
+        """``soon`` runs what commits the appends of this turn of the event loop."""
         self._host = host
         self._store = store
         self._retried = retried
+        self._soon = soon
         # A store that is measured has its members by ``__getattr__``, and ``isinstance`` does not find those.
         self._append_soon: _AppendSoon | None = getattr(store, "append_soon", None)
 
@@ -54,7 +67,7 @@ class JournalAppends:
         if self._append_soon is None:
             self._host.spawn(self._append_until_certain(effect))
         else:
-            self._append_soon(effect.journal, effect.append, partial(self._attempted, effect))
+            self._append_soon(effect.journal, effect.append, partial(self._attempted, effect), self._soon)
 
     def _attempted(self, effect: AppendEntry, error: BaseException | None) -> None:
         """The first attempt is over. If its outcome is unknown, the append is repeated."""

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 from millwheel.coordination.contract import Coordinator, CoordinatorError
@@ -153,6 +154,7 @@ class DeliverySender:
         hosted: Mapping[str, SendingInterval],
         address: str,
         background: Callable[[Coroutine[Any, Any, None]], None],
+        after_sync: Callable[[Callable[[], None]], None] = lambda call: call(),
     ) -> None:
         """
         Args:
@@ -161,7 +163,9 @@ class DeliverySender:
             hosted: The intervals in this process, by journal.
             address: This process's address.
             background: Runs a coroutine in the background.
+            after_sync: Runs a call when the commits of this process so far are on the disk.
         """
+        self._after_sync = after_sync
         self._catalog = catalog
         self._hosted = hosted
         self._address = address
@@ -186,6 +190,17 @@ class DeliverySender:
         if local is not None:
             delivery.channel = sender.channel
             local.host.post(delivery)
+            return
+        self._after_sync(partial(self._leaves, host, delivery))
+
+    def _leaves(self, host: CoreHost, delivery: Delivery) -> None:
+        """Send a batch to another process. All that it depends on is on the disk.
+
+        Invariant (G8): each batch is answered, or sent again later. Who could break it: a connection that is looked up
+        before the sync. It may be closed meanwhile (:meth:`close_unused`), and a closed one answers nothing.
+        """
+        sender = self._hosted.get(host.journal)
+        if sender is None or sender.host is not host:
             return
         address = self._address_of(delivery.consumer, delivery.journal)
         if not address:
@@ -226,6 +241,9 @@ class DeliverySender:
 
 class HostChannel:
     """All receivers' answers to one host's batches. ACKs are posted at once. Refused batches are sent again later."""
+
+    is_local: Final = True
+    """Whether the answers of an interval of this process stay in this process."""
 
     def __init__(self, host: CoreHost) -> None:
         self._host = host

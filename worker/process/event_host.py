@@ -11,6 +11,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -43,7 +44,7 @@ from millwheel.worker.messages import (
     SnapshotHoldAnswer,
     Tick,
 )
-from millwheel.worker.process.appends import JournalAppends
+from millwheel.worker.process.appends import JournalAppends, after_sync_of
 from millwheel.worker.process.calls import HostCalls
 from millwheel.worker.process.opening import without_garbage_collection
 from millwheel.worker.process.run_queue import RunShare
@@ -65,6 +66,8 @@ _NOT_OWNER: Final = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
 
 HostedEvent = IntervalEvent | LogEvent
 HostedEffect = IntervalEffect | LogEffect
+_LeavingEffect = Report | SubscriberEffect | ReleasePrepared | SnapshotHoldAnswer
+"""An effect that others than this process's intervals see."""
 HostedCore = Core[Any, HostedEffect]
 """What a host drives: an interval core, or a stream log's core. It passes on only events of that core."""
 
@@ -97,11 +100,16 @@ class EventHost(ABC):
         self._now = clock
         self.retried = RetriedCalls(f"journal {journal}", (StoreUnavailableError, CoordinatorUnavailableError))
         """The calls that the core waits for. Any thread may ask whether one is repeated."""
-        self._appends = JournalAppends(self, store, self.retried)
+        self._appends = JournalAppends(self, store, self.retried, queue.at_end)
+        self._after_sync: Callable[[Callable[[], None]], None] = after_sync_of(store)
         self._queue = queue
         self._send, self._report, self._hooks, self._subscribers = send, report, hooks, subscribers
         self._refused = refused
         self._tasks: set[asyncio.Task[None]] = set()
+        self._unstarted: dict[int, Coroutine[Any, Any, object]] = {}
+        """The asynchronous hooks that wait for a sync, by number."""
+        self._newest_report: Report | None = None
+        """The newest report, while one waits for a sync."""
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at: int | None = None
         """The core's deadline, by its clock. None: it has none."""
@@ -150,35 +158,82 @@ class EventHost(ABC):
     # Effects.
 
     def perform(self, effects: Sequence[HostedEffect]) -> None:
-        """Perform the effects of an event, in their order."""
+        """Perform the effects of an event, in their order.
+
+        Invariant (G1, G7): what leaves the process because of a commit leaves it when the commit is on the disk. The
+        core may have its :class:`Appended` before that. Who could break it: an effect that leaves the process, and does
+        not wait for ``_after_sync``. An asynchronous hook is one: it writes to other systems, and tells them what was
+        read. Batches and ACKs between intervals of this process need not wait: what follows from them is written
+        after the commit, so the disk has it only if it has the commit.
+        """
         for effect in effects:
             match effect:
                 case AnswerDelivery():
-                    answered = effect.delivery
-                    answered.channel.reply(answered.token, effect.outcome, effect.indexes, effect.message)
-                    if effect.outcome != _ACKED:
-                        self._refused(answered, effect.outcome)
+                    self._answer(effect)
                 case SendDelivery():
                     self._send(effect)
                 case Report():
-                    self._report(effect)
+                    self._report_soon(effect)
+                case Publish() | EndSubscription() | LogAnswer() | ReleasePrepared() | SnapshotHoldAnswer():
+                    self._after_sync(partial(self._leaves, effect))
+                case AsyncHook():
+                    self._unstarted[effect.hook] = effect.coroutine
+                    self._after_sync(partial(self._start_hook, effect))
                 case AppendEntry():
                     self._appends.begin(effect)
-                case Publish() | EndSubscription() | LogAnswer():
-                    self._subscribers(effect)
-                case AsyncHook():
-                    # Close the coroutine: Python would warn the user if a task is cancelled before its first step.
-                    running = self.spawn(self._calls.run_hook(effect))
-                    running.add_done_callback(lambda _, hook=effect: hook.coroutine.close())  # type: ignore[misc]
                 case HookFailed() | HooksSlow():
                     self._hooks(effect)
                 case GiveUp():
                     self.post(Deposed(effect.reason))
-                case ReleasePrepared() | SnapshotHoldAnswer():
-                    _answer_request(effect)
                 case _:
                     self.spawn(self._calls.perform(effect))
         self._set_alarm()
+
+    def _answer(self, effect: AnswerDelivery) -> None:
+        if getattr(effect.delivery.channel, "is_local", False):
+            self._reply(effect)
+        else:
+            self._after_sync(partial(self._leaves, effect))
+        if effect.outcome != _ACKED:
+            self._refused(effect.delivery, effect.outcome)
+
+    def _leaves(self, effect: AnswerDelivery | _LeavingEffect) -> None:
+        """Everything that the effect depends on is on the disk."""
+        if self.closed:
+            return
+        match effect:
+            case AnswerDelivery():
+                self._reply(effect)
+            case Report():
+                self._report(effect)
+            case ReleasePrepared() | SnapshotHoldAnswer():
+                _answer_request(effect)
+            case _:
+                self._subscribers(effect)
+
+    def _report_soon(self, report: Report) -> None:
+        """Report after the sync. While syncs fail, one report waits for its sync, and the newest one waits for it."""
+        waiting, self._newest_report = self._newest_report, report
+        if waiting is None:
+            self._after_sync(partial(self._report_held, report))
+
+    def _report_held(self, report: Report) -> None:
+        newest, self._newest_report = self._newest_report, None
+        self._leaves(report)
+        if newest is not None and newest is not report:
+            self._report_soon(newest)
+
+    def _start_hook(self, effect: AsyncHook) -> None:
+        if self._unstarted.pop(effect.hook, None) is None:
+            return  # the host was closed meanwhile
+        # Close the coroutine: Python would warn the user if a task is cancelled before its first step.
+        running = self.spawn(self._calls.run_hook(effect))
+        running.add_done_callback(lambda _: effect.coroutine.close())
+
+    @staticmethod
+    def _reply(effect: AnswerDelivery) -> None:
+        answered = effect.delivery
+        answered.channel.reply(answered.token, effect.outcome, effect.indexes, effect.message)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a coroutine, which ends with the host."""

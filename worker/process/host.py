@@ -206,6 +206,9 @@ class CoreHost(EventHost):
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
+        for hook in self._unstarted.values():
+            hook.close()
+        self._unstarted.clear()
         for delivery in list(self._deliveries):
             refuse_not_owner(delivery)
         self._deliveries.clear()

@@ -13,6 +13,7 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.store.contract import StateStore
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.owner import OwnerPhase
+from millwheel.worker.process.appends import after_sync_of
 from millwheel.worker.process.rows import read_rows
 
 __all__ = ["OwnedStates", "not_owned"]
@@ -42,6 +43,7 @@ class OwnedStates:
         self._core_of = core_of
         self._absence = absence
         self._store = store
+        self._after_sync = after_sync_of(store)
 
     def serves(self, core: IntervalCore) -> bool:
         """Whether ``core`` still serves its interval here."""
@@ -62,6 +64,8 @@ class OwnedStates:
     async def committed(self, core: IntervalCore, sealed: int, seconds: float | None = None) -> None:
         """Wait until commit ``sealed`` is in the journal, or has ended without an append because it keeps nothing.
 
+        Invariant (G1): what a client is shown is on the disk. A core may have the result of its append before that.
+
         Args:
             core: The interval.
             sealed: The commit.
@@ -72,11 +76,13 @@ class OwnedStates:
             TimeoutError: It took longer than ``seconds``.
         """
         journal, looks = core.state.journal, 0
-        if journal.committed < min(sealed, journal.sealed):  # most commits are in the journal
-            async with asyncio.timeout(seconds):
-                while journal.committed < min(sealed, journal.sealed) and self.serves(core):
-                    looks += 1
-                    await asyncio.sleep(_COMMIT_DELAYS.delay(looks, random.random()))
+        async with asyncio.timeout(seconds):
+            while journal.committed < min(sealed, journal.sealed) and self.serves(core):
+                looks += 1
+                await asyncio.sleep(_COMMIT_DELAYS.delay(looks, random.random()))
+            synced = asyncio.Event()
+            self._after_sync(synced.set)
+            await synced.wait()
         if not self.serves(core):
             raise not_owned(f"journal {core.state.config.journal} any more")
 

@@ -62,6 +62,10 @@ class RunShare:
         if not self.ready:
             self._queue.enter(self)
 
+    def at_end(self, call: Callable[[], None]) -> None:
+        """Run ``call`` when no share has calls any more, or in the loop's next turn if that lasts."""
+        self._queue.at_end(call)
+
     def follows(self, call: Callable[[Any], None], kind: type) -> bool:
         """Whether the next ``call`` of the share has an argument of that class.
 
@@ -95,6 +99,9 @@ class RunQueue:
         """What the share that was served last had used. No share begins below it, so idle time is not saved up."""
         self._shares: WeakValueDictionary[str, RunShare] = WeakValueDictionary()
         self._scheduled = False
+        self._running = False
+        self._ends: deque[Callable[[], None]] = deque()
+        """What runs when no share has calls any more."""
         self.batch_time = BatchTime(_BATCH_SECONDS)
         """How long a batch of hooks may take now."""
         self._last: RunShare | None = None
@@ -128,12 +135,34 @@ class RunQueue:
         else:
             self._loop.call_soon(self._turn)
 
+    def at_end(self, call: Callable[[], None]) -> None:
+        """Run ``call`` at the end of this run: when no share has calls. What it posts runs before the next end.
+
+        Invariant (G8): it runs in this run, or in the loop's next turn. It does not count as a share's time.
+        """
+        if self._running:
+            self._ends.append(call)
+        else:
+            self._loop.call_soon(call)
+
     def _run(self, now: float) -> None:
         began, deadline = now, now + RUN_SECONDS
+        self._running = True
         try:
-            while self._ready and now < deadline:
-                now = self._serve_next(now)
+            while now < deadline:
+                if self._ready:
+                    now = self._serve_next(now)
+                elif self._ends:
+                    before = now
+                    self._ends.popleft()()
+                    now = time.monotonic()
+                    began += now - before
+                else:
+                    break
         finally:
+            self._running = False
+            while self._ends:
+                self._loop.call_soon(self._ends.popleft())
             if now - began > _SLICE_SECONDS:
                 self._pause.begin(now, now - began)
             if self._ready:

@@ -18,6 +18,7 @@ from millwheel.model.traces import SpanSource
 from millwheel.rpc.v1.topology_pb2 import CodeReference
 from millwheel.store.contract import StateStore
 from millwheel.worker.interval import IntervalSettings
+from millwheel.worker.process.appends import after_sync_of
 from millwheel.worker.process.building import Builder
 from millwheel.worker.process.connector_metrics import ConnectorCollector
 from millwheel.worker.process.destinations import CatalogRouting, DeliverySender
@@ -105,7 +106,8 @@ class Worker:
         )  # fmt: skip
         self.hosts = hosts = Hosts(catalog, store, connect_authority, routing, builder, queue, self.tallies)
         self.hooks = HookReports(settings.slow_hook, hosts.place_of_scope)
-        self._sending = DeliverySender(coordinator, catalog, hosts.hosted, settings.address, background.run)
+        after_sync = after_sync_of(store)
+        self._sending = DeliverySender(coordinator, catalog, hosts.hosted, settings.address, background.run, after_sync)
         links = WorkerLinks(catalog, self._sending.peers, hosts.repeating, conditions or ProcessConditions())
         peers = partial(WorkerPeers, self._sending, hosts.authority, coordinator, catalog)
         self.ownership = Ownership(hosts, catalog, self.programs, self.hooks, background, self._renew, peers)
