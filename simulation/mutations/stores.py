@@ -16,6 +16,7 @@ from millwheel.store.held_calls import HeldCalls
 from millwheel.store.writer import StoreThread
 from millwheel.worker.process.building import Builder
 from millwheel.worker.process.event_host import EventHost
+from millwheel.worker.process.owned_states import OwnedStates
 from simulation.mutations.base import mutation, rewriting
 
 __all__: list[str] = []
@@ -294,5 +295,29 @@ rewriting(
     "False",
     seeds=0,
     test=f"{_SYNC}::test_a_disk_that_loses_what_was_written_ends_the_process",
+    why=_NO_QUEUE,
+)
+
+rewriting(
+    "inspections_do_not_wait_for_the_sync",
+    "G1",
+    "a client is shown what is on the disk",
+    OwnedStates.committed,
+    "self._after_sync(synced.set)",
+    "synced.set()",
+    seeds=0,
+    test="tests/worker/test_held_effects.py::test_what_a_client_is_shown_is_on_the_disk",
+    why=_NO_QUEUE,
+)
+
+rewriting(
+    "dropped_journals_stay_reported",
+    "G8",
+    "a journal that is dropped in the write of its last append leaves no commit that could be missed",
+    JournalHeads.note_reported,
+    "head is not None and head.commit >= commit",
+    "True",
+    seeds=0,
+    test="tests/store/test_embedded.py::test_a_dropped_journal_leaves_no_report",
     why=_NO_QUEUE,
 )
