@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -44,6 +45,20 @@ def test_a_buffer_gives_its_tables_in_their_order() -> None:
     assert list(columns.keys[IncarnationId("c")]) == [b"k%d" % one for one in range(5, 11)]
     assert list(columns.keys[IncarnationId("log")]) == [b""] * 6
     assert not buffer.count
+
+
+@pytest.mark.parametrize("firsts", [(5,), (5, 7)])
+def test_a_table_may_change_after_it_was_added(firsts: Sequence[int]) -> None:
+    """Arrow uses the memory of a NumPy array, which a program may use again."""
+    buffer, numbers = TableBuffer(), np.zeros(2, np.int64)
+    for first in firsts:
+        numbers[:] = first
+        batch = pa.record_batch({"key": ["a", "b"], "number": pa.array(numbers)})
+        buffer.add(RecordColumns(batch, array("q", [first] * 2), ""), KEYS, SCOPE, first)
+    numbers[:] = 99
+    found = buffer.take().values
+    assert isinstance(found, RecordColumns)
+    assert found.batch.column("number").to_pylist() == [first for first in firsts for _ in range(2)]
 
 
 @pytest.mark.guarantee("G1", section="6.1.1")

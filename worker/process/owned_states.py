@@ -69,20 +69,23 @@ class OwnedStates:
         Args:
             core: The interval.
             sealed: The commit.
-            seconds: How long to wait. None: without a limit.
+            seconds: How long to wait for the append, and for its sync. None: without a limit.
 
         Raises:
             RequestError: The interval has left this worker.
             TimeoutError: It took longer than ``seconds``.
         """
         journal, looks = core.state.journal, 0
-        async with asyncio.timeout(seconds):
-            while journal.committed < min(sealed, journal.sealed) and self.serves(core):
-                looks += 1
-                await asyncio.sleep(_COMMIT_DELAYS.delay(looks, random.random()))
-            synced = asyncio.Event()
-            self._after_sync(synced.set)
-            await synced.wait()
+        if journal.committed < min(sealed, journal.sealed):  # most commits are in the journal
+            async with asyncio.timeout(seconds):
+                while journal.committed < min(sealed, journal.sealed) and self.serves(core):
+                    looks += 1
+                    await asyncio.sleep(_COMMIT_DELAYS.delay(looks, random.random()))
+        synced = asyncio.Event()
+        self._after_sync(synced.set)
+        if not synced.is_set():
+            async with asyncio.timeout(seconds):
+                await synced.wait()
         if not self.serves(core):
             raise not_owned(f"journal {core.state.config.journal} any more")
 

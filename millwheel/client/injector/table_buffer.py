@@ -47,11 +47,11 @@ class TableBuffer:
         return self.promise is None or records.extremes()[0] >= self.promise
 
     def add(self, records: RecordColumns, keys: Mapping[IncarnationId, str], scope: IdScope, first: int) -> None:
-        """Append the records of a table that the buffer takes."""
+        """Append the records of a table that the buffer takes. Its columns are copied: the caller may change them."""
         if not self.count:
             self._keys, self._scope, self._ids = keys, scope, range(first, first)
         self._ids = range(self._ids.start, first + len(records))
-        self._tables.append(records)
+        self._tables.append(records.cut(0, len(records)))
         self.count += len(records)
         self.size += records.size
 
@@ -59,13 +59,10 @@ class TableBuffer:
         """Remove and return all records, in buffers of their own. There is at least one. ``promise`` stays."""
         assert self._scope is not None
         tables, self._tables = self._tables, []
-        if len(tables) == 1:
-            records = tables[0].cut(0, self.count)
-        else:
-            stamps = array("q")
-            for one in tables:
-                stamps.extend(one.timestamps)
-            records = joined(tables, stamps)
+        stamps = array("q")
+        for one in tables:
+            stamps.extend(one.timestamps)
+        records = joined(tables, stamps)
         self.count = self.size = 0
         columns = {key: records.keyed(key).keys() for key in set(self._keys.values())}
         keys = {name: columns[key] for name, key in self._keys.items()}
