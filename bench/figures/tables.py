@@ -188,7 +188,7 @@ def _spark(found: Readings) -> str:
         ("the first batch of a session, 1,000 rows, after `start_python`", f"**{first:.1f} s**"),
         ("the same into a Python sink that does nothing, without the call", f"{floor:.1f} s"),
         ("the same into Spark's sink that does nothing and starts no Python", f"{noop:.1f} s"),
-        ("MillWheel's, beside the Python sink that does nothing", f"{first - floor:+.1f} s"),
+        ("MillWheel's, beside Spark's sink that does nothing", f"{first - noop:+.1f} s"),
         ("later batch writes of 1,000,000 rows", f"**{number(found.value('spark.rows_per_s'))} rows/s**"),
     ]
     return table(("a keyed count, fed by Spark", "time, or rate"), lines)
