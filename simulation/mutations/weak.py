@@ -7,7 +7,6 @@ from typing import Any
 
 from millwheel.worker.interval.commits import sealing
 from millwheel.worker.interval.commits.commits import CommitPipeline
-from millwheel.worker.interval.commits.sealing import Sealer
 from millwheel.worker.interval.commits.weak_commits import WeakCommits
 from millwheel.worker.interval.outbox.outbox import Outbox
 from simulation.mutations.base import mutation, replace, rewrite, rewriting
@@ -85,18 +84,6 @@ def weak_ids_anew() -> None:
     """Weak productions get random ids."""
     replace(sealing, "deterministic_id", lambda _: lambda *cause: random.randbytes(16))
 
-
-rewriting(
-    "records-of-weak-by-position",
-    "G10",
-    "what records produce weakly has ids by cause, also where it is stored first",
-    Sealer,
-    "stored_first and _of_timers_alone(producing)",
-    "stored_first",
-    seeds=0,
-    test="tests/worker/interval/test_weak_line.py::test_what_records_produce_beside_timers_has_ids_by_cause",
-    why="a record must come back to a computation without exactly-once, and its commit must have fired a timer",
-)
 
 rewriting(
     "marks-beyond-the-journal",

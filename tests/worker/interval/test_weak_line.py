@@ -7,7 +7,6 @@ import pytest
 import millwheel as mw
 from millwheel.model.limits import MAX_ENTRY_BYTES
 from millwheel.model.time import Timestamp
-from millwheel.worker.dedup import OpaqueIds, PositionIds
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.messages import (
     Acknowledged,
@@ -31,19 +30,6 @@ class Counting(mw.Computation[tuple[str, str], int]):
         ctx.state += 1
         if record.value[1] == "timer":
             ctx.set_timer(Timestamp(ctx.now + 10), "t", domain=mw.TimeDomain.PROCESSING_TIME)
-        ctx.produce("out", record.value[1])
-
-    def process_timer(self, ctx: mw.Context[int], timer: mw.Timer) -> None:
-        ctx.produce("out", "fired")
-
-
-class Both(mw.Computation[tuple[str, str], int]):
-    """Produces each record. "set" also sets a timer, which produces."""
-
-    def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
-        ctx.state += 1
-        if record.value[1] == "set":
-            ctx.set_timer(Timestamp(100))
         ctx.produce("out", record.value[1])
 
     def process_timer(self, ctx: mw.Context[int], timer: mw.Timer) -> None:
@@ -280,34 +266,9 @@ def test_what_a_timer_produced_survives_its_owner() -> None:
     (sent,) = driver.take(SendDelivery)
     (again,) = IntervalDriver(Counting(), strong=False, entries=list(driver.entries)).take(SendDelivery)
     assert (again.delivery.ids, again.delivery.values) == (sent.delivery.ids, sent.delivery.values)
-    assert isinstance(sent.delivery.ids, PositionIds)
     driver.handle(Acknowledged(sent.delivery.token))
-    assert driver.take(AppendEntry) == [], "its consumer knows it by its position, so no ACK is journaled"
-
-
-@pytest.mark.guarantee("G10", section="6.1.3")
-def test_what_records_produce_beside_timers_has_ids_by_cause() -> None:
-    """Without exactly-once a record may come back after its commit. What it produces then is known by its cause."""
-    driver = IntervalDriver(Both(), strong=False, exactly_once=False)
-    driver.deliver(("k", "set", 10))
-    driver.handle(Acknowledged(driver.take(SendDelivery)[0].delivery.token))
     driver.commit()
-    driver.deliver(("busy", "", 500))
-    driver.handle(Acknowledged(driver.take(SendDelivery)[0].delivery.token))
-    before, position = list(driver.entries), driver.position
-    driver.watermark(100)
-    driver.deliver(("y", "one", 110))
-    driver.commit_all()
-    (sent,) = driver.take(SendDelivery)
-    again = IntervalDriver(Both(), strong=False, exactly_once=False, entries=before)
-    again.position = position
-    again.deliver(("y", "one", 110))
-    (remade,) = again.take(SendDelivery)
-    assert isinstance(sent.delivery.ids, OpaqueIds)
-    assert isinstance(remade.delivery.ids, OpaqueIds)
-    ids = dict(zip(sent.delivery.values, sent.delivery.ids.ids, strict=True))
-    assert len(ids) == 2
-    assert ids[remade.delivery.values[0]] == remade.delivery.ids.ids[0]
+    assert IntervalDriver(Counting(), strong=False, entries=list(driver.entries)).take(SendDelivery) == []
 
 
 @pytest.mark.guarantee("G15", section="4.1")

@@ -244,7 +244,7 @@ class Sealer:
             if context._hold is not UNSET:
                 holds.append((key, changes.apply_hold(key, context._hold, self._ending(sealed))))
         sealed.timers += len(timers)
-        productions = self._productions(producing, first | made, sealed.stored_first)
+        productions = self._productions(producing, first | made)
         records = sum(len(indexes) for _, indexes in consumed)
         late, drops = 0, self._setup.program.options.late.action is LateAction.DROP
         for receipt, indexes in consumed:
@@ -299,18 +299,13 @@ class Sealer:
             return sum(stamps[index] < watermark_of(keys[index]) for index in indexes)
         return sum(stamps[index] < watermark for index in indexes) if receipt.held < watermark else 0
 
-    def _productions(self, producing: list[Produced], position: int, stored_first: bool) -> list[ProductionRow]:
+    def _productions(self, producing: list[Produced], position: int) -> list[ProductionRow]:
         """The rows of the productions, from a position on.
 
-        A weak production has an opaque id: it may be made again by a later owner, at another position. Where a commit
-        stores only what timers produce, positions are the ids, as those of strong productions are.
-
-        Invariant (G1, G10): a production with a position is sent after its append, so no other one gets this position.
-        And its cause does not come back: a timer has ended with the commit. A record without exactly-once may come
-        back, and its production must have the same id then.
+        A weak production has an opaque id: it may be made again by a later owner, at another position.
         """
         rows: list[ProductionRow] = []
-        weak = not (self._setup.program.options.strong or (stored_first and _of_timers_alone(producing)))
+        weak = not self._setup.program.options.strong
         incarnation = self._setup.config.incarnation
         append = rows.append
         for each in producing:
@@ -331,11 +326,3 @@ class Sealer:
                 append((position, key, one.stream, one.value, one.timestamp, one.targets, opaque))
                 position += 1
         return rows
-
-
-def _of_timers_alone(producing: list[Produced]) -> bool:
-    """Whether no production was caused by a record: the cause of a timer is the position of its setting."""
-    return all(
-        not isinstance(each, ProducedColumns) and all(isinstance(one.cause_id, int) for one in each[1])
-        for each in producing
-    )
