@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from array import array
 
 import pyarrow as pa
@@ -70,6 +71,30 @@ async def test_small_tables_keep_the_order_of_all_calls(server: DevServer, submi
         assert injector.late == 3, "the records without an ACK hold the watermark below the last promise"
         await injector.finish()
     assert len(await everything(server.address, "echo")) == 2_506
+
+
+@pytest.mark.guarantee("G8", section="5.2")
+async def test_other_tasks_run_between_small_tables(server: DevServer, submit: Submit) -> None:
+    """A call takes time, however few rows its table has."""
+    await submit("shop")
+    table, turns = pa.table(COLUMNS), 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with Injector("orders", address=server.address) as injector:
+        await injector.send_table(table.slice(0, 1), timestamp="at")
+        await injector.flush()
+        task = asyncio.create_task(other())
+        await asyncio.sleep(0)
+        before = turns
+        for at in range(1, 601):
+            await injector.send_table(table.slice(at, 1), timestamp="at")
+        assert turns >= before + 2
+        task.cancel()
 
 
 async def refuse_faulty(injector: Injector, position: int) -> None:

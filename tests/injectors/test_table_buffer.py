@@ -97,6 +97,16 @@ def test_a_small_table_is_read_as_any_other() -> None:
     assert found.batch.schema.metadata is None
 
 
+def test_metadata_of_columns_is_not_sent() -> None:
+    """Two schemas count as equal if only their metadata differ, and these may be of any size."""
+    small, usual = SmallTables(), pa.table({"key": ["a"], "at": [1]})
+    small.learn(usual, "at", plain_table(usual, "at"))
+    fields = [pa.field("key", pa.string(), metadata={"note": "x" * 100_000}), pa.field("at", pa.int64())]
+    found = small.read(pa.table({"key": ["a"], "at": [1]}, pa.schema(fields)), "at")
+    assert found is not None
+    assert found.batch.schema.field("key").metadata is None
+
+
 @pytest.mark.parametrize(
     "other",
     [

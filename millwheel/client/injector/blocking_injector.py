@@ -178,7 +178,7 @@ class BlockingInjector:
     @property
     def watermark(self) -> Timestamp:
         """See :attr:`Injector.watermark`."""
-        return self._injector.watermark
+        return self._read(lambda: self._injector.watermark)
 
     @property
     def sequencer(self) -> int:
@@ -213,7 +213,7 @@ class BlockingInjector:
     @property
     def by_columns(self) -> int:
         """See :attr:`Injector.by_columns`."""
-        return self._injector.by_columns
+        return self._read(lambda: self._injector.by_columns)
 
     @property
     def by_rows(self) -> int:

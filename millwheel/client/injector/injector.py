@@ -31,6 +31,8 @@ __all__ = ["Injector"]
 
 _RECORDS_IN_A_ROW: Final = 256
 _ROWS_IN_A_ROW: Final = 4_000
+_ROWS_OF_A_CALL: Final = _ROWS_IN_A_ROW // _RECORDS_IN_A_ROW
+"""A small table counts as so many rows at least: a call takes time, however few rows it has."""
 _POLL_SECONDS: Final = 0.1
 """How often a call looks for its own records among the un-ACKed ones, while records before them have no ACK."""
 
@@ -181,7 +183,7 @@ class Injector(InjectorProcess):
         if position is not None and len(whole):
             checked_position(checked_position(position) + len(whole) - 1)
         if isinstance(whole, RecordColumns) and self._tables.intake.put(whole, position, partition, batch):
-            self._rows_left -= len(whole)
+            self._rows_left -= max(len(whole), _ROWS_OF_A_CALL)
             if self._rows_left <= 0:
                 self._rows_left = _ROWS_IN_A_ROW
                 await asyncio.sleep(0)

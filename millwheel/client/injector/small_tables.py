@@ -33,8 +33,8 @@ class SmallTables:
         self._timestamp = ""
         self._place = 0
         """The column of timestamps, by its name and its number."""
-        self._others: list[int] = []
-        """The numbers of the other columns."""
+        self._others: list[tuple[int, str]] = []
+        """The numbers and names of the other columns."""
         self._most = 0
         """The most rows of a small table with these columns."""
 
@@ -51,7 +51,7 @@ class SmallTables:
             return
         if kind == times.type or (pa.types.is_timestamp(kind) and kind.unit == "us"):
             self._schema, self._timestamp, self._place = schema, timestamp, schema.get_field_index(timestamp)
-            self._others = [schema.get_field_index(one.name) for one in fields]
+            self._others = [(schema.get_field_index(one.name), one.name) for one in fields]
             self._most = min(_MAX_ROWS, _MAX_NAMES_BYTES // names_bytes(schema.names))
 
     def _is_known(self, data: Any, timestamp: str) -> bool:
@@ -81,8 +81,9 @@ class SmallTables:
         stamps = array("q")
         first = stamps.itemsize * times.offset
         stamps.frombytes(memoryview(times.buffers()[1])[first : first + stamps.itemsize * len(times)])
-        values = batch.select(self._others)
-        if values.schema.metadata:
-            values = values.replace_schema_metadata(None)
+        # Columns and names alone. Metadata may be large, and schemas that differ in it are equal.
+        values = pa.RecordBatch.from_arrays(
+            [batch.column(number) for number, _ in self._others], names=[name for _, name in self._others]
+        )
         records = RecordColumns(values, stamps, "")
         return records if records.size <= _MAX_BYTES else None
