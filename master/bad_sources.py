@@ -16,7 +16,7 @@ from millwheel.rpc.v1 import inspection_pb2 as inspection
 __all__ = ["bad_source_problems"]
 
 _MANY_BAD: Final = 10
-"""Fewer bad records are no problem of the program, whatever their share is. The alert has the same limit."""
+"""Fewer bad records are no problem of the program, however large their share. The alert has the same limit."""
 _SHOWN_FOR: Final = hours(24)
 """A source that has read nothing since is named for so long."""
 _MAX_ERROR: Final = 200

@@ -229,8 +229,8 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         next delivery is there already, the batch grows up to its limits.
 
         Invariant (G8): the next event of this core is a delivery. It ends the wait, or the next one is behind it. The
-        wait ends after ``gathered_for`` in any case: deliveries of duplicates add nothing to the batch. Who could break
-        it: a driver that states ``followed`` for another event.
+        first event after ``gathered_for`` ends it in any case: deliveries of duplicates add nothing to the batch. Who
+        could break it: a driver that states ``followed`` for another event.
         """
         settings, runner = self._state.settings, self._scheduler.runner
         if not self._followed or self._state.clocks.elapsed - self._gathers_since >= settings.gathered_for:

@@ -56,7 +56,7 @@ class IntervalSettings:
     """The number of records from which on a batch waits for the next delivery, if that is the next event. Fewer have
     hardly a key in common, and their senders wait for each of them."""
     gathered_for: int = 100_000
-    """Maximum time for which a batch waits for further deliveries (G8), in microseconds."""
+    """After so many microseconds, the next event ends the wait of a batch for further deliveries (G8)."""
     collect_most: int = 0
     """The longest time that a commit of a computation which collects waits for more records, if there are
     ``gathered_from`` (``CompiledComputation.collects``). Servers set it to ``COLLECT_MOST_US``."""

@@ -162,9 +162,9 @@ class EventHost(ABC):
 
         Invariant (G1, G7): what leaves the process because of a commit leaves it when the commit is on the disk. The
         core may have its :class:`Appended` before that. Who could break it: an effect that leaves the process, and does
-        not wait for ``_after_sync``. An asynchronous hook is one: it writes to other systems, and tells them what was
-        read. Batches and ACKs between intervals of this process need not wait: what follows from them is written
-        after the commit, so the disk has it only if it has the commit.
+        not wait for ``_after_sync``. An asynchronous hook is one: it writes to other systems, and acknowledges what
+        it has read there. Batches and ACKs between intervals of this process need not wait: what follows from them is
+        written after the commit, so the disk has it only if it has the commit.
         """
         for effect in effects:
             match effect:

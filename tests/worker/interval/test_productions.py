@@ -469,7 +469,7 @@ def test_no_mark_passes_what_is_not_in_the_journal() -> None:
 
 @pytest.mark.guarantee("G1", section="6.1.3")
 def test_ids_of_one_batch_are_of_one_kind() -> None:
-    """A weak computation has both kinds: those of records are opaque, and those of timers are positions."""
+    """Those of weak productions are opaque. Strong ones from before an update have positions."""
     log = (IncarnationId("log.1"), b"")
     kinds = [b"", b"", bytes(16), bytes(16), b""] * 4
     made = [(at << INDEX_BITS, b"k", "s", b"v", at, (log,), opaque) for at, opaque in enumerate(kinds)]

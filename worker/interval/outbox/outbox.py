@@ -218,7 +218,7 @@ class Outbox:
             for consumer, key in targets:
                 group = (consumer, stream, locate(consumer, key))
                 batch = groups.get(group)
-                # Ids of one batch are of one kind. That of a weak computation differs from commit to commit.
+                # Ids of one batch are of one kind. A computation that has become weak by an update has both.
                 if batch is None or not batch.room() or bool(batch.opaque) is not bool(opaque):
                     batch = groups[group] = ProductionBatch(self._next_token, consumer, stream, group[2], sequence)
                     batch.age = age
@@ -374,8 +374,8 @@ class Outbox:
         Otherwise one key that always fails would force all receivers to remember every later id.
 
         Invariant (G1): a stated mark is at most ``otherwise``, the position of the first commit that is not in the
-        journal. Weak productions of records are sent, and ACKed, before their commit. If it keeps nothing, or its owner
-        is deposed, another commit gets its positions, and may send what timers have produced under them.
+        journal. Weak productions are sent, and ACKed, before their commit. If it keeps nothing, or its owner is
+        deposed, another commit gets its positions.
         """
         mark = min(self.mark(consumer, otherwise), otherwise)
         if mark >= stuck_below or len(self._by_consumer[consumer]) > MAX_SIFTED_BATCHES:
