@@ -25,6 +25,7 @@ from millwheel.store.memory import MemoryStore
 from tests.cli.test_topology import GOOD, Cli
 from tests.coordination.memory import MemoryCoordinator
 from tests.master.replica import Owner, owner, replica
+from tests.patience import until
 
 SETTINGS = MasterSettings(split_points=(b"m",), poll_loads_every=milliseconds(50))
 
@@ -160,7 +161,8 @@ async def test_impossible_requests_are_explained_with_an_exit_code(cluster: Clus
 
 
 async def test_an_empty_key_is_refused_by_command_and_server(cluster: Cluster) -> None:
-    cli, before = cluster.cli, await listed(cluster.cli)
+    cli = cluster.cli
+    before = await until(lambda: listed(cli), holds=lambda shown: all(one["load"] for one in shown))
     for verb, option in (("split", "--key"), ("split", "--at"), ("move", "--key"), ("merge", "--key")):
         shown = await cli("interval", verb, "sample/counter", option, "")
         assert (shown.code, shown.out) == (2, "")
