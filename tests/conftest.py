@@ -22,10 +22,11 @@ import hypothesis
 import pytest
 
 from millwheel.rpc import identity
-from tests import sharing, shown
+from tests import again, sharing, shown
 from tests.patience import patience
 
 _started: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, list[grpc.aio.Server]]] = WeakKeyDictionary()
+_failed: Final[list[str]] = []
 
 
 def stop_servers_with_their_loops() -> None:
@@ -108,7 +109,14 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Print the name of a failed test at once, because an interrupted run has no summary."""
     if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
         reason = getattr(getattr(report.longrepr, "reprcrash", None), "message", str(report.longrepr))
+        _failed.append(report.nodeid)
         sys.stdout.write(f"\nFAILED {report.nodeid} ({report.when}): {reason.strip().partition(chr(10))[0][:300]}\n")
+
+
+def pytest_sessionfinish() -> None:
+    """Write down which tests failed, in the process that knows of all."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        again.write(_failed)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> sharing.Sharing | None:

@@ -12,6 +12,7 @@ from typing import Final
 import pytest
 
 from millwheel.rpc.server import bind, create_server
+from tests.again import MOST, again
 from tests.house.tree import ROOT
 from tests.patience import SLOWNESS, patience
 
@@ -84,6 +85,23 @@ async def test_sees_its_server_crash(tmp_path):
     assert f"it has ended with {-signal.SIGSEGV}" in end
     assert "Fatal Python error: Segmentation fault" in end
     assert "former.log" not in shown
+
+
+def test_a_few_failures_have_a_second_try_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    tried: list[str] = []
+
+    def passes(name: str) -> bool:
+        tried.append(name)
+        return name != "broken"
+
+    assert again(["slow", "slow too"], passes) == 0
+    assert "PASSED ONLY ALONE slow\nPASSED ONLY ALONE slow too" in capsys.readouterr().out
+    assert again(["broken", "slow"], passes) == 1
+    assert "PASSED ONLY ALONE" not in capsys.readouterr().out
+    assert tried == ["slow", "slow too", "broken", "slow"]
+    assert again([f"test {number}" for number in range(MOST + 1)], passes) == 1, "no single delay did that"
+    assert again([], passes) == 1, "what failed was no test"
+    assert len(tried) == 4
 
 
 def _run(tmp_path: Path, text: str) -> str:
