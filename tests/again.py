@@ -37,7 +37,8 @@ def again(failed: list[str], run: Callable[[str], bool]) -> int:
     if not 0 < len(failed) <= MOST:
         return 1
     print(f"\n{len(failed)} failed beside the others. Each is run again, alone:", flush=True)
-    if not all(run(name) for name in failed):
+    passed = [run(name) for name in failed]
+    if not all(passed):
         return 1
     for name in failed:
         print(f"PASSED ONLY ALONE {name}")
