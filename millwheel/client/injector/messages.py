@@ -62,7 +62,8 @@ class Limits:
     linger: int = 2_000
     """The least time from one batch to the next one of the same interval, while earlier ones are in flight.
 
-    Records that come meanwhile share a batch. A record that comes later goes at once."""
+    Records that come meanwhile share a batch. A record that comes later goes at once. With more than four batches in
+    flight it is a quarter of this for each. So a receiver that can't keep up gets fewer batches, with more records."""
     retry_first: int = 20_000
     retry_last: int = 1_000_000
     """The first and the longest back-off before refused records are sent again. It doubles with each refusal."""

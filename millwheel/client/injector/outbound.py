@@ -267,14 +267,15 @@ class OutboundQueues:
     def _filling_due(self, queue: OutboundQueue, now: int) -> int | None:
         """None if the batch that is being filled may be sent now, or there is none. Else the time of the next check.
 
-        While earlier batches are in flight, the batch is sent ``linger`` microseconds after the one before it. It
-        collects records until then. While it could not be sent anyway, it stays open for further records.
+        While earlier batches are in flight, the batch is sent ``linger`` microseconds after the one before it, or
+        later if many are. It collects records until then. While it could not be sent anyway, it stays open for further
+        records.
         """
         batch = queue.filling
         if batch is None:
             return None
         if queue.in_flight or queue.to_send:
-            due = queue.sent_at + self._limits.linger
+            due = queue.sent_at + self._limits.linger * max(4, queue.in_flight) // 4
             if now < due:
                 return due
         return self._gate(queue, batch, now)
