@@ -11,6 +11,7 @@ from millwheel.worker.interval.commits.commit_wait import CommitWait
 from millwheel.worker.interval.commits.commits import CommitPipeline
 from millwheel.worker.interval.commits.sealing import Sealer
 from millwheel.worker.interval.hooks.blocked_keys import BlockedKeys
+from millwheel.worker.interval.hooks.runner import Runner
 from millwheel.worker.interval.pump import IntervalPump
 from millwheel.worker.process.run_queue import RunShare
 from simulation.mutations.base import mutation, replace, rewrite, rewriting
@@ -157,11 +158,59 @@ rewriting(
     "G8",
     "a commit waits for more records for a limited time",
     CommitWait,
-    "return now < self.until",
-    "return True",
+    "return self._several and not self.is_over()",
+    "return self._several",
     seeds=0,
     test=f"{_WAIT}deliveries_share_a_commit_until_the_wait_is_over",
     why="one simulated topology of ten has a sink, and its timers end the wait",
+)
+
+rewriting(
+    "collecting-behind-each-ack",
+    "G8",
+    "a sender that waits for each ACK waits for no other delivery",
+    CommitWait,
+    "return self._several and not self.is_over()",
+    "return not self.is_over()",
+    seeds=0,
+    test=f"{_WAIT}a_sender_that_waits_for_each_ack_waits_once",
+    why="it costs time alone",
+)
+
+rewriting(
+    "collecting-what-is-dropped",
+    "G8",
+    "records that have changed no state wait for no other delivery",
+    CommitWait,
+    " or not batch.contexts",
+    "",
+    seeds=0,
+    test=f"{_WAIT}records_without_a_state_wait_for_no_other",
+    why="it costs time alone",
+)
+
+rewriting(
+    "gathered-behind-the-wait",
+    "G8",
+    "the waits for deliveries have one beginning",
+    IntervalPump,
+    "not self._wait.is_over() and self._waits_for_records()",
+    "self._waits_for_records()",
+    seeds=0,
+    test=f"{_WAIT}deliveries_that_are_there_end_with_the_wait",
+    why="it costs time alone",
+)
+
+rewriting(
+    "commits-of-any-records",
+    "G13",
+    "the records of a commit bound what its states grow by",
+    Runner,
+    "batch.record_bytes += ran * receipt.average",
+    "pass",
+    seeds=0,
+    test=f"{_GATHERED}::test_the_records_of_a_commit_bound_what_states_grow_by",
+    why="its records are small",
 )
 
 rewriting(

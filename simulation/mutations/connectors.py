@@ -8,6 +8,7 @@ from millwheel.connectors.delta import sink as tables
 from millwheel.connectors.files import lines, sink, storage
 from millwheel.connectors.pacing import Timing
 from millwheel.master import updating
+from millwheel.sdk import codecs, compiled
 from millwheel.sdk.batches.records import RecordBatch
 from millwheel.streams.steps import drops_only
 from millwheel.worker.interval import recovery
@@ -365,12 +366,36 @@ rewriting(
 rewriting(
     "damaged-values-in-batches",
     "G1",
-    "a value that no computation of the topology has checked is decoded before it is in a batch",
+    "a value is decoded before it is in a batch",
     RecordBatch,
-    "if form.encoding is DeliveredEncoding.SAME:",
-    "if False:",
+    "values = self.values  # it raises",
+    "values = self._values or []  # it raises",
     seeds=0,
     test=_DELIVERIES + "a_damaged_record_is_in_no_batch",
+    why=_WHY,
+)
+
+rewriting(
+    "encodings-of-another-reading",
+    "G1",
+    "a stream that is read in two ways has the values that each of them makes",
+    compiled,
+    " and len(readings) == 1\n",
+    "\n",
+    seeds=0,
+    test=_DELIVERIES + "a_sink_gets_what_the_steps_make",
+    why=_WHY,
+)
+
+rewriting(
+    "defaults-made-with-each-write",
+    "G1",
+    "what a factory makes for a field that is missing is made once for a batch",
+    codecs,
+    "value_format is ValueFormat.MSGPACK and _is_repeatable(record_type)",
+    "value_format is ValueFormat.MSGPACK",
+    seeds=0,
+    test=_DELIVERIES + "a_batch_that_comes_again_has_the_same_defaults",
     why=_WHY,
 )
 

@@ -200,12 +200,13 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
 
     def _commit(self) -> tuple[bool, list[IntervalEffect]]:
         """Seal the batch and start its commit, unless it waits for more records. Returns whether a commit began."""
-        self._gathers = self._waits_for_records()
-        if self._gathers or self._wait.goes_on():
+        waits, deliveries = self._wait.goes_on(), len(self._scheduler.runner.batch.consumed)
+        self._gathers = not self._wait.is_over() and self._waits_for_records()
+        if waits or self._gathers:
             return False, []
         began, effects = self._commits.try_commit()
         if began:
-            self._wait.until = None
+            self._wait.committed(deliveries)
         return began, effects
 
     def _end_step(self) -> list[IntervalEffect]:

@@ -69,6 +69,25 @@ def test_a_full_batch_waits_for_no_other_delivery() -> None:
     assert states(driver) == {b"a": b"\x01", b"b": b"\x01"}
 
 
+class Appender(mw.Computation[tuple[str, str], list[str]]):
+    """Its states grow by each record."""
+
+    def process_record(self, ctx: mw.Context[list[str]], record: mw.Record[tuple[str, str]]) -> None:
+        ctx.state.append(record.value[1])
+
+
+@pytest.mark.guarantee("G13", section="6.1.1")
+def test_the_records_of_a_commit_bound_what_states_grow_by() -> None:
+    driver = IntervalDriver(Appender(), settings=IntervalSettings(gathered_from=1, batch_record_bytes=10_000))
+    for number in range(20):
+        driver.deliver(*((f"{number}", "x" * 1_000, 10) for _ in range(3)), followed=True)
+    driver.handle(m.Tick())
+    driver.commit_all()
+    # Beside ten records, an entry has those of a key that came to the former commit.
+    assert 9_000 < max(map(len, driver.entries)) < 13_000
+    assert sum(map(len, driver.entries)) > 60_000
+
+
 @pytest.mark.guarantee("G8", section="6.1.1")
 @pytest.mark.parametrize("event", [m.Tick(), m.GroupWatermarks({"injector/in": 5}), m.Acknowledged(99, [])])
 def test_each_other_event_ends_the_wait(event: Any) -> None:

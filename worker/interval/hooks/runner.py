@@ -66,6 +66,7 @@ class HookBatch:
             "fired",
             "hold",
             "moved",
+            "record_bytes",
             "records",
             "results",
             "size",
@@ -86,7 +87,10 @@ class HookBatch:
         """The windows whose panes were moved to the states of their keys, by key."""
         self.fired: dict[bytes, list[TimerItem]] = {}
         self.records = 0
+        self.record_bytes = 0
+        """The size of their values."""
         self.size = 0
+        """The size of the keys with contexts and of their states, as they were before the batch."""
         self.given_up: set[bytes] = set()
         """Keys with a record or timer that was given up. There is at most one for each key, because it runs alone."""
 
@@ -186,9 +190,11 @@ class Runner:
             return True
         batch, settings = self.batch, self._setup.settings
         if not batch.contexts and not batch:
-            batch.records = batch.size = self._setup.scope.produced_bytes = 0
+            batch.records = batch.record_bytes = batch.size = self._setup.scope.produced_bytes = 0
             return False
-        return batch.records >= self._limit or batch.size + self._setup.scope.produced_bytes >= settings.batch_bytes
+        if batch.records >= self._limit or batch.record_bytes >= settings.batch_record_bytes:
+            return True
+        return batch.size + self._setup.scope.produced_bytes >= settings.batch_bytes
 
     def out_of_time(self) -> bool:
         """Whether calls for many records have taken the time of a batch in this step (G8)."""
@@ -265,7 +271,8 @@ class Runner:
                 room = min(room, self.call_time.rows)
         else:
             room = self.room(self._setup.meter.records)
-        room = min(room, (settings.batch_bytes - batch.size) // (receipt.average + 1))
+        left = min(settings.batch_bytes - batch.size, settings.batch_record_bytes - batch.record_bytes)
+        room = min(room, left // (receipt.average + 1))
         if self._setup.program.record_is_async:
             room = min(room, settings.async_hooks - self.async_running)
         return max(1, room)
@@ -299,6 +306,7 @@ class Runner:
         self.measure(self._setup.program.record_hook, meter.records, calls, began, key, many)
         queued.cursor += ran
         batch.records += ran
+        batch.record_bytes += ran * receipt.average
         if many and self.trial.rows:
             # A call that fails undoes all that its keys did in the batch. So the next one gets a batch of its own.
             self._limit = min(self._limit, batch.records)
