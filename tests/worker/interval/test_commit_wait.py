@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 import millwheel as mw
+from millwheel.model.keys import ALL_KEYS
 from millwheel.worker import messages as m
+from millwheel.worker.dedup import Sender
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval.entry import decode_entry
-from tests.worker.interval.driver import IntervalDriver
+from tests.worker.interval.driver import INJECTOR, IntervalDriver
 
 WAIT = 1_000
 
@@ -93,6 +95,17 @@ def test_a_sender_that_waits_for_each_ack_waits_once() -> None:
         assert appends(driver) == (not waits)
         tick(driver, WAIT * waits)
         driver.commit()
+
+
+def test_what_a_computation_sends_waits_for_more() -> None:
+    """Its senders have their ACKs."""
+    driver = collecting()
+    driver.handle(m.CatalogChanged(frozenset({INJECTOR, "u.1"})))
+    driver.deliver(("a", "1", 10), ("b", "2", 10), sender=Sender("u.1.j1", 3, ALL_KEYS, "u.1", 5))
+    assert appends(driver) == 0
+    tick(driver, WAIT)
+    driver.commit()
+    assert len(driver.take(m.AnswerDelivery)) == 1
 
 
 @pytest.mark.guarantee("G8", section="6.1.1")

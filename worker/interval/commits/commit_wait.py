@@ -1,8 +1,9 @@
 """How long the batch of a computation that collects waits for more records, before it is sealed (6.1.1).
 
 Such a computation, as that of a sink's batches, writes again with each commit what it has collected so far. So under
-load a commit waits for its first production, and is one of several deliveries. A sender that waits for each ACK has one
-delivery on its way. So a single delivery waits only behind a commit that had several.
+load a commit waits for its first production, and is one of several deliveries. An injector may wait for each ACK: then
+it has one delivery on its way. So a single delivery of an injector waits only behind a commit that had several. What a
+computation has produced is committed there, and its senders have their ACKs.
 
 Invariant (G8): the wait ends at ``until``, at the latest, which begins with the records and also bounds how long the
 batch gathers deliveries that are there. The pump sets an alarm for that time, and each event after it commits. Who
@@ -12,6 +13,7 @@ Meanwhile the records hold the watermark and have no ACK, as before any commit (
 
 from __future__ import annotations
 
+from millwheel.model.incarnation import is_injector
 from millwheel.worker.interval.commits.checkpoint import Checkpointer
 from millwheel.worker.interval.hooks.runner import HookBatch, Runner
 from millwheel.worker.interval.state import IntervalState
@@ -30,7 +32,7 @@ class CommitWait:
         self._fewest = state.settings.gathered_from
         self._most = min(state.program.collects_for, state.settings.collects_for)
         self._several = False
-        """Whether the last commit, or the batch, has several deliveries."""
+        """Whether the last commit had several deliveries."""
         self.until: int | None = None
 
     def goes_on(self) -> bool:
@@ -41,8 +43,7 @@ class CommitWait:
             return False
         if self.until is None:
             self.until = self._clocks.elapsed + self._most
-        self._several = self._several or len(batch.consumed) > 1
-        return self._several and not self.is_over()
+        return self._has_load(batch) and not self.is_over()
 
     def is_over(self) -> bool:
         """Whether the batch has waited for its time."""
@@ -55,6 +56,12 @@ class CommitWait:
     def alarm(self) -> int | None:
         """When a Tick has to end the wait, a time of ``elapsed``."""
         return None if self.is_over() else self.until
+
+    def _has_load(self, batch: HookBatch) -> bool:
+        """Whether more records may come before the ACK of these."""
+        if self._several or len(batch.consumed) > 1:
+            return True
+        return not any(is_injector(receipt.delivery.sender.group) for receipt, _ in batch.consumed)
 
     def _may_wait(self, batch: HookBatch) -> bool:
         """Whether nothing but ACKs waits for the commit, and it would have states of many records."""
