@@ -1,11 +1,14 @@
-"""How long the batch of a computation that collects waits for more records, before it is sealed (6.1.1).
+"""How long a batch waits for more records before it is sealed (6.1.1).
 
-Such a computation, as that of a sink's batches, writes again with each commit what it has collected so far. So under
-load a commit waits for its first production, and is one of several deliveries.
+- While the next delivery is there, it waits for that one. A key that occurs in several deliveries has its state encoded
+  and journaled once for all of them.
+- A computation that collects, as that of a sink's batches, writes again with each commit what it has collected so far.
+  So its commit waits until the first production, also for deliveries that are not there.
 
-Invariant (G8): the wait ends at ``until``, at the latest. The pump sets an alarm for that time, and each event after it
-commits. Who could break it: a batch that cannot be sealed then, because an append is in flight. The end of that append
-is an event. Meanwhile the records hold the watermark and have no ACK, as before any commit (G1, G7).
+Invariant (G8): each wait ends at ``until``, a time that is known when the wait begins. The pump sets an alarm for that
+time, and each event after it commits. So nothing depends on the driver's promise of a delivery. Who could break it: a
+batch that cannot be sealed then, because an append is in flight. The end of that append is an event. Meanwhile the
+records hold the watermark and have no ACK, as before any commit (G1, G7).
 """
 
 from __future__ import annotations
@@ -21,32 +24,46 @@ class CommitWait:
     """Decides whether the batch waits. ``until`` is when it ends, a time of ``elapsed``. None: nothing waits."""
 
     def __init__(self, state: IntervalState, runner: Runner, checkpoints: Checkpointer) -> None:
+        settings = state.settings
         self._clocks = state.clocks
         self._blocked = state.blocked
         self._runner = runner
         self._checkpoints = checkpoints
-        self._fewest = state.settings.gathered_from
-        self._most = min(state.program.collects, state.settings.collect_most)
+        self._fewest = settings.gathered_from
+        self._gathers_for = settings.gathered_for
+        self._collects_for = min(state.program.collects, settings.collect_most)
+        self.followed = False
+        """Whether the next event of this core is a delivery, as the driver says. Else the event ends that wait."""
         self.until: int | None = None
 
     def goes_on(self) -> bool:
         """Whether the batch waits now."""
-        if not self._most or not self._may_wait(self._runner.batch):
+        longest = self._longest(self._runner.batch)
+        if not longest:
             self.until = None
             return False
         now = self._clocks.elapsed
         if self.until is None:
-            self.until = now + self._most
+            self.until = now + longest
         return now < self.until
 
     def alarm(self) -> int | None:
         """When a Tick has to end the wait, a time of ``elapsed``."""
         return self.until if self.until is not None and self.until > self._clocks.elapsed else None
 
-    def _may_wait(self, batch: HookBatch) -> bool:
-        """Whether nothing but ACKs waits for the commit, and the senders have many records."""
-        if batch.records < self._fewest or batch.fired or batch.given_up or batch.hold is not None:
+    def _longest(self, batch: HookBatch) -> int:
+        """For how long the batch may wait. 0: not at all."""
+        # The work of a failed key goes on by one hook for each commit. A batch with such work waits for nothing.
+        if self._runner.full() or batch.records < self._fewest or self._blocked.ready:
+            return 0
+        if self._collects_for and self._only_collects(batch):
+            return self._collects_for
+        return self._gathers_for if self.followed else 0
+
+    def _only_collects(self, batch: HookBatch) -> bool:
+        """Whether nothing but ACKs waits for the commit."""
+        if batch.fired or batch.given_up or batch.hold is not None:
             return False
-        if self._blocked.keys or self._checkpoints.pressing or self._checkpoints.releasing or self._runner.full():
+        if self._blocked.keys or self._checkpoints.pressing or self._checkpoints.releasing:
             return False
         return all(context._productions is None for context in batch.contexts.values())
