@@ -76,7 +76,7 @@ def tuned(world: World) -> Iterator[None]:
     """
     tuning = world.plan.tuning
     # Deliveries of any size wait for the next one, and those for a sink some time.
-    core = CoreSettings(gathered_from=1, collect_most=30_000, **cast("dict[str, Any]", tuning["core"]))
+    core = CoreSettings(gathered_from=1, collects_for=30_000, **cast("dict[str, Any]", tuning["core"]))
 
     def core_of(**_: object) -> CoreSettings:
         process = PROCESS.get()

@@ -21,7 +21,7 @@ from millwheel.connectors.sink import Sink, SinkBatch, SinkShard, SinkWriter
 from millwheel.model.limits import MAX_VALUE_BYTES
 from millwheel.model.stream_names import full_name
 from millwheel.model.time import LAST_TIMESTAMP, TimeDomain, TimeInt, Timestamp
-from millwheel.sdk.batches.computation import BatchComputation
+from millwheel.sdk.batches.computation import MAX_RECORDS, BatchComputation
 from millwheel.sdk.batches.context import BatchContext
 from millwheel.sdk.batches.records import RecordBatch
 from millwheel.sdk.codecs import ValueCodec
@@ -104,7 +104,7 @@ class MakeBatches(BatchComputation[Any, Collected[K]], Generic[K]):
     it. The id depends on the batch alone, because a hook may run again.
     """
 
-    max_records = 8_192
+    max_records = MAX_RECORDS
     _remedy = (
         "a sink leaves no record out: leave such ones out by a `filter` before `to`, and give the sink another name, "
         "with which what waits for its batch under this one is dropped; then `millwheel topology update MODULE:ATTR`"
@@ -116,8 +116,8 @@ class MakeBatches(BatchComputation[Any, Collected[K]], Generic[K]):
         self._batch_type = batch_type
         self._most = most
         self._delay = delay
-        # What is collected is written with each commit. Within its delay, the batch is not later by that.
-        self._collects = delay // 2
+        # A batch is written when it is due, also if the commit of its records waits for half of that time.
+        self._collects_for = delay // 2
 
     def declared_outputs(self) -> Mapping[str, Any]:
         return {self._output: self._batch_type}
@@ -215,8 +215,8 @@ class WriteBatches(Computation[EncodedBatch[K], Written], Generic[K]):
     _writes = True
     _remedy = (
         "it is tried again by itself, and nothing is lost meanwhile: see whether the other system can be reached; if "
-        "it refuses a record, let it take the record, or change the sink, and then `millwheel topology update "
-        "MODULE:ATTR`"
+        "it refuses a record, let it take the record, or change the sink; if a value does not decode, let its type "
+        "read it again; then `millwheel topology update MODULE:ATTR`"
     )
 
     def __init__(self, sink: Sink[Any], codec: ValueCodec, shards: int) -> None:

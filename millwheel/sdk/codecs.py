@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from enum import Enum
 from types import NoneType
 from typing import Any, Generic, TypeVar, get_args
@@ -26,6 +26,7 @@ from msgspec import inspect as msgspec_inspect
 
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.arrays import from_plain, is_numpy, plain_of
+from millwheel.sdk.column_fields import has_plain_default
 from millwheel.sdk.defaults import default_of, makes_the_same
 from millwheel.sdk.error_texts import bare_message, error_message
 from millwheel.sdk.errors import UnsupportedTypeError, ValueDecodeError, ValueEncodeError
@@ -111,6 +112,9 @@ class ValueCodec:
     """Encodes many values, each as ``verify`` does."""
     decode_all: Callable[[Sequence[bytes]], list[Any]]
     """Decodes many values, each as ``decode`` does."""
+    repeatable: bool
+    """Whether the values are MessagePack, and no user's code runs while one is decoded. So equal bytes make equal
+    values, as long as the type stays as it is. False proves nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +199,7 @@ def codec_for(record_type: Any, where: str, codec: Codec[Any] | None = None) -> 
         lambda value: decode(_as_bytes(encode(value))),
         verifying_encoder_of_all(encode, verify, exact_all),
         decoder_of_all(decode, wrapped),
+        value_format is ValueFormat.MSGPACK and _is_repeatable(record_type),
     )
 
 
@@ -367,6 +372,23 @@ def _has_loose_part(annotation: Any) -> bool:
     # msgspec's description of these containers does not include their items.
     loose = msgspec_inspect.AnyType | msgspec_inspect.CustomType
     return any(isinstance(one, loose) for _, one in _walk(describe_type(annotation), "$", set()))
+
+
+@cached_by_type
+def _is_repeatable(annotation: Any) -> bool:
+    """Whether no user's code runs while a value is decoded: no factory of a default, and nothing behind the fields."""
+    return all(_is_made_of_bytes(one) for _, one in _walk(describe_type(annotation), "$", set()))
+
+
+def _is_made_of_bytes(part: msgspec_inspect.Type) -> bool:
+    # msgspec's description of containers that hooks make does not include their items.
+    if isinstance(part, msgspec_inspect.CustomType):
+        return False
+    if isinstance(part, msgspec_inspect.DataclassType) and not is_dataclass(part.cls):
+        return False  # a class of attrs, which may convert and validate
+    if hasattr(getattr(part, "cls", None), "__post_init__"):
+        return False
+    return all(one.required or has_plain_default(one) for one in getattr(part, "fields", ()))
 
 
 def _walk(info: msgspec_inspect.Type, path: str, seen: set[int]) -> Iterator[tuple[str, msgspec_inspect.Type]]:

@@ -101,7 +101,7 @@ def column_fields(record_type: Any) -> ColumnFields | None:
     return ColumnFields(msgspec.structs.fields(record_type), config.forbid_unknown_fields)
 
 
-def has_plain_default(field: msgspec.structs.FieldInfo) -> bool:
+def has_plain_default(field: msgspec.structs.FieldInfo | msgspec.inspect.Field) -> bool:
     """Whether no user's code makes the value of a field that is missing."""
     factory = field.default_factory
     return factory is msgspec.NODEFAULT or any(factory is one for one in _EMPTY)

@@ -9,7 +9,7 @@ from typing import Any
 
 from millwheel.model.stream_names import full_name, local_name
 from millwheel.sdk.batches.computation import BatchComputation, BatchProgram
-from millwheel.sdk.batches.records import DeliveredEncoding, RecordForm
+from millwheel.sdk.batches.records import RecordForm
 from millwheel.sdk.codecs import StateCodec, ValueCodec, ValueFormat, codec_for
 from millwheel.sdk.column_fields import column_fields
 from millwheel.sdk.column_plan import ColumnPlan, column_plan, column_reading, why_hooks
@@ -17,7 +17,7 @@ from millwheel.sdk.column_reading import ColumnReading
 from millwheel.sdk.columns import ColumnWindows
 from millwheel.sdk.computation import Computation, overrides_timer_hook
 from millwheel.sdk.context import Context
-from millwheel.sdk.declarations import UNKNOWN, ComputationDeclaration, DerivedStream, Reading, StreamKind, as_it_is
+from millwheel.sdk.declarations import UNKNOWN, ComputationDeclaration, DerivedStream, Reading, as_it_is
 from millwheel.sdk.errors import UsageError, did_you_mean
 from millwheel.sdk.growing.codec import any_state_codec
 from millwheel.sdk.growing.fields import is_growing
@@ -83,8 +83,8 @@ class CompiledComputation:
     """Whether it reads records from outside, by timers: see ``Computation._feeds``."""
     writes: bool = False
     """Whether no hook begins before the commits of former ones are durable: see ``Computation._writes``."""
-    collects: int = 0
-    """For how many microseconds a commit may wait for more records: see ``Computation._collects``."""
+    collects_for: int = 0
+    """For how many microseconds a commit may wait for more records: see ``Computation._collects_for``."""
     windows: ColumnWindows | None = None
     """How windows are kept by columns. None: each pane is in the state of its key, or it has no windows."""
     columns: ColumnPlan = field(default_factory=lambda: ColumnPlan("", {}))
@@ -144,7 +144,7 @@ def compile_computation(
     names = {full_name(topology.name, stream) if full_names else stream: stream for stream in declared.inputs}
     windows = _by_columns(name, computation, declared.options, readings, plan.streams, verify)
     by_many = isinstance(computation, BatchComputation)
-    batches = _batches(plan, declared, names, verify) if by_many else None
+    batches = _batches(plan, declared, names) if by_many else None
     columns = column_plan(declared, list(names.values()), plan.streams)
     return CompiledComputation(
         name=name,
@@ -178,7 +178,7 @@ def compile_computation(
         begins_with=None if computation._begins_with is None else encode_key(computation._begins_with),
         feeds=computation._feeds,
         writes=computation._writes,
-        collects=computation._collects,
+        collects_for=computation._collects_for,
         windows=windows,
         columns=ColumnPlan(
             columns.by_hooks,
@@ -208,11 +208,8 @@ def compile_computation(
     )
 
 
-def _batches(plan: Plan, declared: ComputationDeclaration, names: Mapping[str, str], verify: bool) -> BatchProgram:
-    """How the hook gets many records. ``names``: by input stream, the name by which the topology's code knows it.
-
-    ``verify``: whether the values of the topology's own streams were checked when they were encoded.
-    """
+def _batches(plan: Plan, declared: ComputationDeclaration, names: Mapping[str, str]) -> BatchProgram:
+    """How the hook gets many records. ``names``: by input stream, the name by which the topology's code knows it."""
     called: dict[str, RecordForm] = {}
     forms: dict[str, RecordForm] = {}
     for stream, name in names.items():
@@ -221,28 +218,21 @@ def _batches(plan: Plan, declared: ComputationDeclaration, names: Mapping[str, s
         plain = _codec(planned).format is ValueFormat.MSGPACK
         as_they_are = all(one.convert is as_it_is for one in readings)
         for reading in readings if not as_they_are else ():
-            encoding = DeliveredEncoding.PROVEN if plain and reading.drops_only else DeliveredEncoding.OTHER
+            # All readings of a stream may have one name. What one of them drops only, another one may change.
+            same = plain and reading.drops_only and len(readings) == 1
             kind = Any if reading.type is UNKNOWN else reading.type
-            called[reading.called] = RecordForm(reading.called, kind, encoding=encoding)
+            called[reading.called] = RecordForm(reading.called, kind, same_encoding=same)
         if as_they_are:
             fields = column_fields(planned.type) if plain else None
-            proven = DeliveredEncoding.PROVEN if verify and _is_inner(planned) else DeliveredEncoding.SAME
-            encoding = proven if plain else DeliveredEncoding.OTHER
             for known in [one.called for one in readings] or [name]:
                 decode = _codec(planned).decode
-                called[known] = RecordForm(known, planned.type, own, decode, fields, encoding=encoding)
+                called[known] = RecordForm(known, planned.type, own, decode, fields, same_encoding=plain)
         if len(readings) <= 1:
             forms[stream] = called[hook_name(name, readings)]
     assert isinstance(declared.computation, BatchComputation)
     return BatchProgram(
         declared.computation, called, forms, {name: plan.streams[name].type for name in declared.outputs}
     )
-
-
-def _is_inner(stream: PlannedStream) -> bool:
-    """Whether each record of a stream was produced by a computation of the topology."""
-    declared = stream.declaration
-    return bool(stream.producers) and (declared is None or declared.kind is StreamKind.STREAM)
 
 
 def _by_columns(

@@ -82,7 +82,7 @@ class Computation(ABC, Generic[In, State]):
     So only the last write of a key may come again after a crash. Steps of the library alone set it.
     """
 
-    _collects: int = 0
+    _collects_for: int = 0
     """For how many microseconds a commit without productions may wait for more records, of those under load.
 
     What a hook of records does must be only to collect them in its state. Steps of the library alone set it.

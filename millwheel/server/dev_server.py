@@ -55,7 +55,7 @@ from millwheel.server.status_page import ProcessHealth, register_name, register_
 from millwheel.server.telemetry import open_telemetry
 from millwheel.snapshots.service import SNAPSHOT_SERVICE, add_snapshots
 from millwheel.store.sequencer_allocation import reserve_sequencers
-from millwheel.worker.interval import COLLECT_MOST_US, IntervalSettings, columns_from
+from millwheel.worker.interval import COLLECTS_FOR_US, IntervalSettings, columns_from
 from millwheel.worker.process.watermarks import AuthorityLink
 from millwheel.worker.process.worker import Worker, WorkerSettings
 
@@ -258,7 +258,7 @@ async def _start_worker(
             core=IntervalSettings(
                 cache_bytes=settings.cache_bytes,
                 flush_interval=_FLUSH_US,
-                collect_most=COLLECT_MOST_US,
+                collects_for=COLLECTS_FOR_US,
                 columns_from=columns_from(settings.columns),
             ),
             check_values=settings.check_values,

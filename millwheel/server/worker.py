@@ -20,7 +20,7 @@ from millwheel.rpc.failures import FailureCode, RequestError, authority_is_away
 from millwheel.server.access import code_admission
 from millwheel.server.daemon import Daemon, Role
 from millwheel.server.startup import retried
-from millwheel.worker.interval import COLLECT_MOST_US, columns_from
+from millwheel.worker.interval import COLLECTS_FOR_US, columns_from
 from millwheel.worker.interval import IntervalSettings as CoreSettings
 from millwheel.worker.process.follower import read_topologies
 from millwheel.worker.process.watermarks import AuthorityLink
@@ -59,7 +59,7 @@ async def _worker(daemon: Daemon) -> AsyncIterator[None]:
             core=CoreSettings(
                 cache_bytes=section.cache_mib << 20,
                 flush_interval=_FLUSH_US,
-                collect_most=COLLECT_MOST_US,
+                collects_for=COLLECTS_FOR_US,
                 columns_from=columns_from(section.columns),
             ),
             hand_over=section.drain_seconds,

@@ -497,7 +497,7 @@ rewriting(
     "failures-of-any-number",
     "G8",
     "a step ends when so many hooks have failed in it",
-    Runner.batch_full,
+    Runner.exhausted,
     "self.failures >= MAX_FAILED_HOOKS",
     "False",
     seeds=0,

@@ -11,6 +11,7 @@ from millwheel.worker.interval.commits.commit_wait import CommitWait
 from millwheel.worker.interval.commits.commits import CommitPipeline
 from millwheel.worker.interval.commits.sealing import Sealer
 from millwheel.worker.interval.hooks.blocked_keys import BlockedKeys
+from millwheel.worker.interval.hooks.runner import Runner
 from millwheel.worker.interval.pump import IntervalPump
 from millwheel.worker.process.run_queue import RunShare
 from simulation.mutations.base import mutation, replace, rewrite, rewriting
@@ -109,9 +110,9 @@ rewriting(
     RunShare.follows,
     "if found == call:",
     "if True:",
-    seeds=20,
+    seeds=0,
     test="tests/worker/test_followed.py::test_no_delivery_is_followed_by_one_for_another_core",
-    why="the other core must be of the same topology, and then rest",
+    why="there an alarm ends the wait",
 )
 
 rewriting(
@@ -119,7 +120,7 @@ rewriting(
     "G8",
     "any event but a delivery ends the wait of a batch for records",
     IntervalPump.is_at_rest,
-    "        or self._gathers\n",
+    "        or self._wait.until is not None\n",
     "",
     seeds=0,
     test=f"{_GATHERED}::test_each_other_event_ends_the_wait",
@@ -130,9 +131,9 @@ rewriting(
     "small-deliveries-gathered",
     "G8",
     "a small delivery waits for no other one",
-    IntervalPump,
-    "runner.batch.records >= settings.gathered_from",
-    "True",
+    CommitWait,
+    "batch.records < self._fewest or ",
+    "",
     seeds=0,
     test=f"{_GATHERED}::test_a_small_delivery_waits_for_no_other",
     why="there deliveries of any size wait",
@@ -142,8 +143,8 @@ rewriting(
     "gathered-without-bounds",
     "G13",
     "a full batch waits for no records",
-    IntervalPump,
-    " and not runner.full()",
+    CommitWait,
+    "self._runner.full() or ",
     "",
     seeds=0,
     test=f"{_GATHERED}::test_a_full_batch_waits_for_no_other_delivery",
@@ -157,11 +158,47 @@ rewriting(
     "G8",
     "a commit waits for more records for a limited time",
     CommitWait,
-    "return now < self.until",
-    "return True",
+    "return self._clocks.elapsed < self.until and ",
+    "return ",
     seeds=0,
     test=f"{_WAIT}deliveries_share_a_commit_until_the_wait_is_over",
     why="one simulated topology of ten has a sink, and its timers end the wait",
+)
+
+rewriting(
+    "collecting-behind-each-ack",
+    "G8",
+    "a sender that waits for each ACK waits for no other delivery",
+    CommitWait,
+    " and (self.followed or self._has_load(batch))",
+    "",
+    seeds=0,
+    test=f"{_WAIT}a_sender_that_waits_for_each_ack_waits_once",
+    why="it costs time alone",
+)
+
+rewriting(
+    "collecting-what-is-dropped",
+    "G8",
+    "records that have changed no state wait for no other delivery",
+    CommitWait,
+    "if not batch.contexts:",
+    "if False:",
+    seeds=0,
+    test=f"{_WAIT}records_without_a_state_wait_for_no_other",
+    why="it costs time alone",
+)
+
+rewriting(
+    "gathered-behind-the-wait",
+    "G8",
+    "the waits for deliveries have one beginning",
+    CommitWait,
+    "if self._collects_for and self._only_collects(batch):",
+    "if not self.followed and self._collects_for and self._only_collects(batch):",
+    seeds=0,
+    test=f"{_WAIT}deliveries_that_are_there_end_with_the_wait",
+    why="it costs time alone",
 )
 
 rewriting(
@@ -189,13 +226,49 @@ rewriting(
 )
 
 rewriting(
-    "gathered-without-an-end",
+    "gathered-beside-undone-work",
     "G8",
-    "a batch waits for deliveries for a limited time",
-    IntervalPump,
-    " or self._state.clocks.elapsed - self._gathers_since >= settings.gathered_for",
+    "a batch with work of a failed key waits for no records",
+    CommitWait,
+    " or self._blocked.ready",
     "",
     seeds=0,
-    test=f"{_GATHERED}::test_a_wait_for_deliveries_ends_after_its_time",
-    why="there deliveries of one step come at the same time",
+    test=f"{_GATHERED}::test_undone_work_waits_for_no_delivery",
+    why="it costs time alone",
+)
+
+rewriting(
+    "commits-of-any-records",
+    "G13",
+    "a commit has a limited number of bytes of records",
+    Runner.batch_full,
+    " or batch.consumed_bytes >= settings.consumed_bytes",
+    "",
+    seeds=0,
+    test=f"{_GATHERED}::test_a_batch_has_a_limited_number_of_bytes_of_records",
+    why="its records are small",
+)
+
+rewriting(
+    "nearly-full-batches-divided",
+    "G8",
+    "records of keys that a batch has run together, though it is nearly full",
+    Runner,
+    "(settings.consumed_bytes - batch.consumed_bytes)",
+    "(settings.batch_bytes - batch.size)",
+    seeds=0,
+    test=f"{_GATHERED}::test_records_of_a_nearly_full_batch_run_together",
+    why="it costs time alone",
+)
+
+rewriting(
+    "undone-by-long-searches",
+    "G8",
+    "a step ends when its failed keys were searched in so many records",
+    Runner.exhausted,
+    " or self.searched >= MAX_SEARCHED_RECORDS",
+    "",
+    seeds=0,
+    test="tests/worker/interval/test_undone.py::test_a_step_searches_a_limited_number_of_records",
+    why="its batches are small",
 )

@@ -8,8 +8,6 @@ from millwheel.connectors.delta import sink as tables
 from millwheel.connectors.files import lines, sink, storage
 from millwheel.connectors.pacing import Timing
 from millwheel.master import updating
-from millwheel.sdk.batches.records import RecordBatch
-from millwheel.streams.steps import drops_only
 from millwheel.worker.interval import recovery
 from millwheel.worker.interval.commits.timer_changes import TimerChanges
 from millwheel.worker.interval.core import IntervalCore
@@ -23,7 +21,6 @@ __all__: list[str] = []
 
 _WRITE_FILES = "for path, content in contents.items():\n        self._storage.write(path, content)"
 _WHY = "one simulated topology of ten has connectors: the test shows it by itself, in seconds"
-_DELIVERIES = "tests/connectors/test_sink_deliveries.py::test_"
 
 rewriting(
     "begins-after-each-takeover",
@@ -335,54 +332,6 @@ rewriting(
     "",
     seeds=0,
     test="tests/connectors/test_writing.py::test_the_watermark_waits_for_the_oldest_unwritten_record",
-    why=_WHY,
-)
-
-rewriting(
-    "deliveries-held-at-their-first",
-    "G7",
-    "the records of a delivery hold the watermark for their batch at the oldest of them",
-    writing,
-    "oldest = min(times)",
-    "oldest = times[0]",
-    seeds=0,
-    test=_DELIVERIES + "a_batch_is_held_at_the_oldest_of_a_delivery",
-    why=_WHY,
-)
-
-rewriting(
-    "batches-of-any-size",
-    "G13",
-    "the batches of a delivery are as large as those of single records",
-    writing,
-    "bisect_right(filled, _BATCH_BYTES) - 1",
-    "bisect_right(filled, _BATCH_BYTES)",
-    seeds=0,
-    test=_DELIVERIES + "batches_are_those_of_single_records",
-    why=_WHY,
-)
-
-rewriting(
-    "damaged-values-in-batches",
-    "G1",
-    "a value that no computation of the topology has checked is decoded before it is in a batch",
-    RecordBatch,
-    "if form.encoding is DeliveredEncoding.SAME:",
-    "if False:",
-    seeds=0,
-    test=_DELIVERIES + "a_damaged_record_is_in_no_batch",
-    why=_WHY,
-)
-
-rewriting(
-    "encodings-before-a-filter-changed-them",
-    "G1",
-    "the encoding of a value that a filter may change is made behind the filter",
-    drops_only,
-    " and not _may_change(step)",
-    "",
-    seeds=0,
-    test=_DELIVERIES + "a_function_that_may_change_values_makes_others",
     why=_WHY,
 )
 

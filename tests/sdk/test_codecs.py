@@ -310,6 +310,50 @@ def test_a_key_without_state_gets_the_types_default(state_type: Any, expected: A
     assert first is not second or not isinstance(first, dict | list | set)
 
 
+class WithFactory(msgspec.Struct):
+    texts: list[str] = []
+    id: str = msgspec.field(default_factory=str)
+
+
+class WithEnd(msgspec.Struct):
+    text: str
+
+    def __post_init__(self) -> None:
+        self.text = self.text.lower()
+
+
+@dataclass
+class DataWithEnd:
+    text: str
+
+    def __post_init__(self) -> None:
+        self.text = self.text.lower()
+
+
+@pytest.mark.guarantee("G1")
+@pytest.mark.parametrize(
+    ("record_type", "repeatable"),
+    [
+        (int, True),
+        (Any, True),
+        (dict[str, list[int]], True),
+        (dt.datetime | None, True),
+        (Query, True),
+        (Typed, True),
+        (WithFactory, False),
+        (WithEnd, False),
+        (DataWithEnd, False),
+        (list[WithFactory | None], False),
+        (tuple[int, WithEnd], False),
+        (deque[WithFactory], False),
+        (bytes, False),
+        (topology_pb2.KeySpec, False),
+    ],
+)
+def test_values_that_equal_bytes_make_are_equal(record_type: Any, repeatable: bool) -> None:
+    assert codec_for(record_type, "stream 's'").repeatable is repeatable
+
+
 @pytest.mark.paper(section="4.4")
 @pytest.mark.parametrize(
     ("state_type", "why"),

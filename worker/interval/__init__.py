@@ -12,11 +12,11 @@
 from millwheel.worker.interval.core import IntervalCore
 from millwheel.worker.interval.draining import DrainingCore
 from millwheel.worker.interval.hook_meter import HookMeter, HookTime
-from millwheel.worker.interval.setup import COLLECT_MOST_US, columns_from
+from millwheel.worker.interval.setup import COLLECTS_FOR_US, columns_from
 from millwheel.worker.interval.state import IntervalConfig, IntervalSettings
 
 __all__ = [
-    "COLLECT_MOST_US",
+    "COLLECTS_FOR_US",
     "DrainingCore",
     "HookMeter",
     "HookTime",

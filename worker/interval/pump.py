@@ -46,22 +46,13 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         """The wall-clock time of the next processing-time timer."""
         self._alarm: int | None = None
         """When blocked keys or commits need a Tick, a time of ``elapsed``."""
-        self._followed = False
-        """Whether another delivery is the next event, as the driver says."""
-        self._gathers = False
-        """Whether the batch waits for the records of the next delivery, which is the next event."""
-        self._gathers_since = 0
-        """When that wait began, a time of ``elapsed``."""
         self._wait = CommitWait(state, scheduler.runner, commits.checkpoints)
 
     def run(self, event: IntervalEvent) -> list[IntervalEffect]:
         """Do everything that is possible after ``event``, and report the output watermark."""
         if self._skips_work(event):
             return self._report()
-        self._followed = isinstance(event, Delivery | Appended | GroupWatermarks) and event.followed
-        if not self._gathers:
-            self._gathers_since = self._state.clocks.elapsed
-        self._gathers = False
+        self._wait.followed = isinstance(event, Delivery | Appended | GroupWatermarks) and event.followed
         rests = type(event) is Appended and self._rests_after_append()
         out = self._end_step() if rests else self.work()
         out += self._report()
@@ -121,7 +112,6 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
             self._commits.weak_commits.queue
             or self._checkpoints.rows.left
             or self._checkpoints.rows.settling
-            or self._gathers
             or self._wait.until is not None
         ):
             return False
@@ -200,12 +190,12 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
 
     def _commit(self) -> tuple[bool, list[IntervalEffect]]:
         """Seal the batch and start its commit, unless it waits for more records. Returns whether a commit began."""
-        self._gathers = self._waits_for_records()
-        if self._gathers or self._wait.goes_on():
+        if self._wait.goes_on():
             return False, []
+        deliveries = len(self._scheduler.runner.batch.consumed)
         began, effects = self._commits.try_commit()
         if began:
-            self._wait.until = None
+            self._wait.committed(deliveries)
         return began, effects
 
     def _end_step(self) -> list[IntervalEffect]:
@@ -221,21 +211,6 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
             if at is not None and (self._alarm is None or at < self._alarm):
                 self._alarm = at
         return out
-
-    def _waits_for_records(self) -> bool:
-        """Whether the batch waits for more records before it is sealed.
-
-        A key that occurs in several deliveries has its state encoded and journaled once for all of them. So while the
-        next delivery is there already, the batch grows up to its limits.
-
-        Invariant (G8): the next event of this core is a delivery. It ends the wait, or the next one is behind it. The
-        first event after ``gathered_for`` ends it in any case: deliveries of duplicates add nothing to the batch. Who
-        could break it: a driver that states ``followed`` for another event.
-        """
-        settings, runner = self._state.settings, self._scheduler.runner
-        if not self._followed or self._state.clocks.elapsed - self._gathers_since >= settings.gathered_for:
-            return False
-        return runner.batch.records >= settings.gathered_from and not runner.full()
 
     def _run(self) -> None:
         self._scheduler.run(not self._commits.open_commit_full, not self._checkpoints.releasing)

@@ -17,9 +17,9 @@ from millwheel.sdk.scope import OutputBinding, Scope
 from millwheel.worker.interval.hook_meter import HookMeter
 from millwheel.worker.messages import Parent
 
-__all__ = ["COLLECT_MOST_US", "IntervalConfig", "IntervalSettings", "IntervalSetup", "columns_from"]
+__all__ = ["COLLECTS_FOR_US", "IntervalConfig", "IntervalSettings", "IntervalSetup", "columns_from"]
 
-COLLECT_MOST_US: Final = 50_000
+COLLECTS_FOR_US: Final = 50_000
 """How long a server's commits of a computation that collects wait for more records, under load."""
 _MANY_RECORDS: Final = 16
 """Adding as many records by columns takes as long as their hooks do."""
@@ -56,13 +56,17 @@ class IntervalSettings:
     """The number of records from which on a batch waits for the next delivery, if that is the next event. Fewer have
     hardly a key in common, and their senders wait for each of them."""
     gathered_for: int = 100_000
-    """After so many microseconds, the next event ends the wait of a batch for further deliveries (G8)."""
-    collect_most: int = 0
+    """The longest time that a batch waits for deliveries that are there (G8)."""
+    collects_for: int = 0
     """The longest time that a commit of a computation which collects waits for more records, if there are
-    ``gathered_from`` (``CompiledComputation.collects``). Servers set it to ``COLLECT_MOST_US``."""
+    ``gathered_from`` (``CompiledComputation.collects_for``). Servers set it to ``COLLECTS_FOR_US``. Where a test moves
+    the clock by hand, no commit waits for it."""
     batch_bytes: int = 2 << 20
-    """Approximate maximum of states, timers and productions in one commit, far below what any store accepts in one
-    write. The records themselves are not stored. ``queue_bytes`` bounds them."""
+    """Approximate maximum of timers, productions and states, as these were before the commit. It is far below what any
+    store accepts in one write. The records themselves are not in the entry."""
+    consumed_bytes: int = MAX_ENTRY_BYTES
+    """Approximate maximum of the records that one commit consumes. States may keep what they get, so an entry may grow
+    by as much. And the queue has room for further records meanwhile."""
     entry_bytes: int = MAX_ENTRY_BYTES
     """Maximum size of one append to the journal. A larger entry is written in parts before its append."""
     queue_records: int = 200_000

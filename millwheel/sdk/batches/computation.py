@@ -28,10 +28,10 @@ else:
     In = TypeVar("In")
     State = TypeVar("State")
 
-__all__ = ["BatchComputation", "BatchProgram", "batch_problems"]
+__all__ = ["MAX_RECORDS", "BatchComputation", "BatchProgram", "batch_problems"]
 
-_MAX_RECORDS: Final = 8_192
-"""The most records of a commit, by default."""
+MAX_RECORDS: Final = 8_192
+"""The most records of a call. A call's records run again if one of them fails."""
 _MAX_SECONDS: Final = 2
 """A worker that is busy for five seconds may lose its lease."""
 
@@ -129,8 +129,8 @@ def batch_problems(computation: Any, state_type: Any, options: ComputationOption
     if inspect.iscoroutinefunction(inspect.unwrap(computation.process_batch)):
         yield "process_batch is `async def`, and all its keys would wait: await services in a computation before it"
     most: Any = computation.max_records
-    if type(most) is not int or not 1 <= most <= _MAX_RECORDS:
-        yield f"max_records is a whole number from 1 to {_MAX_RECORDS:,}, not {most!r:.80}"
+    if type(most) is not int or not 1 <= most <= MAX_RECORDS:
+        yield f"max_records is a whole number from 1 to {MAX_RECORDS:,}, not {most!r:.80}"
     seconds: Any = computation.call_seconds
     if type(seconds) not in (int, float) or not 0 < seconds <= _MAX_SECONDS:
         yield f"call_seconds is a number of seconds over 0, and at most {_MAX_SECONDS}, not {seconds!r:.80}"

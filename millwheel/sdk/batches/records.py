@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -11,27 +10,16 @@ from millwheel.rpc.columns import RecordColumns
 from millwheel.rpc.nullable_column import NullableColumn
 from millwheel.sdk.batches.fields import column_of, field_values, needed, number_kind
 from millwheel.sdk.batches.rows import BatchRows
-from millwheel.sdk.codecs import Codec, ValueCodec, ValueFormat, codec_for
+from millwheel.sdk.codecs import Codec, ValueCodec, codec_for
 from millwheel.sdk.column_fields import ColumnFields
 from millwheel.sdk.typeinfo import Field, field_of, supertype
 
 if TYPE_CHECKING:
     from millwheel.sdk.columns import Column
 
-__all__ = ["DeliveredEncoding", "RecordBatch", "RecordForm"]
+__all__ = ["RecordBatch", "RecordForm"]
 
 In_co = TypeVar("In_co", covariant=True)
-
-
-class DeliveredEncoding(Enum):
-    """What the delivered encodings of an input are to the values that the hook gets."""
-
-    OTHER = "other"
-    """Those of other values, or in a codec of the user's."""
-    SAME = "same"
-    """Those of the same values in MessagePack. Some may be damaged, until they are decoded."""
-    PROVEN = "proven"
-    """The same. They decode: a computation of the topology has checked each, or a filter has read it."""
 
 
 class RecordForm:
@@ -45,7 +33,7 @@ class RecordForm:
         decode: Callable[[bytes], Any] | None = None,
         fields: ColumnFields | None = None,
         *,
-        encoding: DeliveredEncoding = DeliveredEncoding.OTHER,
+        same_encoding: bool = False,
     ) -> None:
         """
         Args:
@@ -54,13 +42,13 @@ class RecordForm:
             codec: The user's codec of the stream.
             decode: Makes the hook's value of an encoded one. None: values are given, because a function makes them.
             fields: How fields are found in columns of Arrow. None: only the values say it.
-            encoding: What the delivered encodings are to the hook's values.
+            same_encoding: Whether the delivered encodings are those of the hook's values, in MessagePack.
         """
         self.stream = stream
         self.type = record_type
         self.decode = decode
         self.fields = fields
-        self.encoding = encoding
+        self.same_encoding = same_encoding
         self._codec = codec
 
     @cached_property
@@ -183,9 +171,10 @@ class RecordBatch(Generic[In_co]):
         return needed("polars", "polars", "batch.to_polars()").from_arrow(self.to_arrow())
 
     def _encoded_by(self, codec: ValueCodec) -> list[bytes]:
-        """The values as ``codec`` encodes them. Where the sender's encodings are those, no value is made.
+        """The values as ``codec`` encodes them. Where the sender's encodings are those, none is made.
 
-        *Invariant (G1): each of them decodes.* So what could not be read later fails here, alone.
+        *Invariant (G1): each of them decodes, and to the same value each time.* So what could not be read later fails
+        here, alone. What user's code makes while a value is decoded, such as a new id, is made once: here.
 
         Args:
             codec: A codec of the hook's values, without a codec of the user's.
@@ -193,13 +182,10 @@ class RecordBatch(Generic[In_co]):
         Raises:
             ValueDecodeError: A value does not decode as the stream's type.
         """
-        form = self._form
-        same = form.encoding is not DeliveredEncoding.OTHER and codec.format is ValueFormat.MSGPACK
-        if not same or isinstance(self._rows.delivered, RecordColumns):
-            return list(map(codec.encode, self.values))
-        if form.encoding is DeliveredEncoding.SAME:
-            _ = self.values  # it raises for one that does not decode
-        return self._encoded()
+        values = self.values  # it raises for one that does not decode
+        if self._form.same_encoding and codec.repeatable and not isinstance(self._rows.delivered, RecordColumns):
+            return self._encoded()
+        return list(map(codec.encode, values))
 
     def _rows_by_key(self) -> Iterator[tuple[list[int], list[int]]]:
         """The rows of each key with their times, in the order of the keys' first records."""

@@ -103,14 +103,18 @@ class IntervalDriver(SingleCoreDriver[Any, Any]):
         waited: int = 0,
         span: int = 0,
         followed: bool = False,
+        sender: Sender | None = None,
     ) -> m.Delivery:
-        """Deliver (key, what, timestamp) records together. ``followed``: another delivery comes next."""
+        """Deliver (key, what, timestamp) records together. ``followed``: another delivery comes next.
+
+        ``sender``: another one than the injector.
+        """
         first = self.position
         self.position += len(records)
-        sender = Sender("injector/in/p", 1, None, INJECTOR, watermark)
+        sender = sender or Sender("injector/in/p", 1, None, INJECTOR, watermark)
         delivery = m.Delivery(
             IncarnationId("test.1"), "test.1.j1", "in", sender,
-            PositionIds("in/p", 0, list(range(first, self.position))),
+            PositionIds("in/p" if sender.keys is None else sender.name, 0, list(range(first, self.position))),
             [key.encode() for key, _, _ in records], [msgspec.msgpack.encode((key, what)) for key, what, _ in records],
             [stamp for _, _, stamp in records], self.position, waited=waited, span=span,
             followed=followed,

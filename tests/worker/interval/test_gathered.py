@@ -10,6 +10,7 @@ import millwheel as mw
 from millwheel.worker import messages as m
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval.entry import decode_entry
+from millwheel.worker.interval.hook_meter import HookMeter
 from tests.worker.interval.driver import IntervalDriver
 
 EACH = IntervalSettings(gathered_from=1)
@@ -91,6 +92,73 @@ def test_a_wait_for_deliveries_ends_after_its_time() -> None:
     assert appends(driver) == 0, "the next batch has a wait of its own"
 
 
+@pytest.mark.guarantee("G8", section="6.1.1")
+def test_an_alarm_ends_a_wait_for_a_delivery_that_is_lost() -> None:
+    driver = IntervalDriver(Counter(), settings=IntervalSettings(gathered_from=1, gathered_for=100))
+    driver.deliver(("a", "", 10), followed=True)
+    driver.now += 40
+    driver.deliver(("b", "", 10), followed=True)
+    assert driver.core.next_deadline() == driver.now + 60
+    driver.now += 60
+    driver.handle(m.Tick())
+    assert appends(driver) == 1
+    assert driver.core.next_deadline() is None
+
+
+@pytest.mark.guarantee("G8", section="6.1.1")
+def test_a_batch_waits_no_longer_behind_a_slow_append() -> None:
+    """The wait was over while the append was in flight. So the batch is sealed as soon as that one ends."""
+    driver = IntervalDriver(Counter(), settings=IntervalSettings(gathered_from=1, gathered_for=100))
+    driver.deliver(("a", "", 10))
+    for _ in range(4):
+        driver.deliver(("b", "", 20), followed=True)
+        driver.now += 40
+    (append,) = driver.take(m.AppendEntry)
+    driver.handle(m.Appended(append.append.commit, followed=True))
+    assert appends(driver) == 1
+
+
+@pytest.mark.guarantee("G8", section="6.1.1")
+def test_undone_work_waits_for_no_delivery() -> None:
+    """Each undone hook runs in a commit of its own. So a wait of each commit would be one for each of these hooks."""
+    driver = IntervalDriver(Counter(), settings=EACH)
+    driver.deliver(("a", "", 10), ("a", "", 10), ("a", "fail", 10), ("b", "", 10), followed=True)
+    committed: list[Any] = []
+    for _ in range(3):
+        driver.deliver(("c", "", 20), followed=True)
+        assert appends(driver) == 1
+        driver.commit()
+        committed.append(states(driver))
+    assert [one.get(b"a") for one in committed] == [None, b"\x01", b"\x02"]
+
+
+@pytest.mark.guarantee("G13", section="6.1.1")
+def test_a_batch_has_a_limited_number_of_bytes_of_records() -> None:
+    """A state may keep what it gets. So the entry may become larger by as much as the records have."""
+    driver = IntervalDriver(Counter(), settings=IntervalSettings(gathered_from=1, consumed_bytes=100))
+    for entries in (0, 1):
+        driver.deliver(("a", "x" * 60, 10), followed=True)
+        assert appends(driver) == entries
+
+
+@pytest.mark.guarantee("G8", section="6.1.1")
+def test_records_of_a_nearly_full_batch_run_together() -> None:
+    """Records of keys that the batch has add nothing to what it stores, so its last bytes do not divide them."""
+    reads: list[None] = []
+
+    def clock() -> float:
+        reads.append(None)
+        return 0.0
+
+    driver = IntervalDriver(
+        Counts(), settings=IntervalSettings(gathered_from=1, batch_bytes=80), meter=HookMeter(clock)
+    )
+    driver.deliver(("a", "", 10), followed=True)
+    del reads[:]
+    driver.deliver(*[("a", "", 10)] * 100, followed=True)
+    assert (appends(driver), len(reads)) == (0, 2)
+
+
 @pytest.mark.guarantee("G1", "G8", section="6.1.1")
 def test_a_batch_waits_over_appends_and_watermarks() -> None:
     """What comes between two deliveries that are there ends no wait: the next delivery is the next event again."""
@@ -138,6 +206,13 @@ def test_weak_productions_of_gathered_records_are_sent_together() -> None:
     assert driver.sent() == []
     driver.deliver(("b", "", 10))
     assert [value for value, _ in driver.sent()] == ["a1", "b1"]
+
+
+class Counts(Counter):
+    """Counts its key's records, and produces nothing."""
+
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
+        ctx.state += 1
 
 
 class Wakes(Counter):

@@ -136,8 +136,9 @@ class BatchRunner:
         """Gather all of these records, as ``_take`` does one by one, in fewer steps.
 
         Returns:
-            False: nothing is done, because one of them is unusual. Its key is blocked, it is late, or it cannot be
-            read. Or the row of a key must be read first: then that key is blocked.
+            False: none is gathered, because one of them is unusual. Its key is blocked, it is late, or it cannot be
+            read. Or the row of a key must be read first: then that key is blocked. Filters have run, and run again one
+            by one. Contexts that were opened stay in the batch, without effects.
         """
         if self._blocked.keys or self._clocks.bounded or receipt.held < self._clocks.watermark:
             return False

@@ -164,6 +164,7 @@ class BlockedKeys:
         """Take the records of some keys out of those that this batch has consumed, in order."""
         records: list[RecordItem] = []
         for receipt, consumed in self.runner.batch.consumed:
+            self.runner.searched += len(consumed)
             names = receipt.delivery.keys
             mine = [index for index in consumed if names[index] in keys]
             if mine:

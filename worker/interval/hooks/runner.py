@@ -32,12 +32,15 @@ from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import Delivery
 
-__all__ = ["FIRST_CALLS", "MAX_FAILED_HOOKS", "HookBatch", "HookOutcomes", "Runner", "fitting"]
+__all__ = ["FIRST_CALLS", "MAX_FAILED_HOOKS", "MAX_SEARCHED_RECORDS", "HookBatch", "HookOutcomes", "Runner", "fitting"]
 
 FIRST_CALLS: Final = 10
 """The most of a hook's calls in an owner's first batch with it. The very first call runs alone, and is measured."""
 MAX_FAILED_HOOKS: Final = 1_000
 """Hooks that may fail in one step of the core: some tens of milliseconds. The rest runs in the next step (G8)."""
+MAX_SEARCHED_RECORDS: Final = 1_000_000
+"""Records that may be searched in one step for those of keys whose hooks have failed. It takes about as long. Each key
+is searched in the whole batch."""
 _PACED_CALLS: Final = 100
 """Calls from which on the mean of a batch is the pace of its hook. Before, the pace is the mean of all calls so far."""
 _CONTEXT_BYTES: Final = 64
@@ -61,6 +64,7 @@ class HookBatch:
             "added",
             "changed",
             "consumed",
+            "consumed_bytes",
             "contexts",
             "given_up",
             "fired",
@@ -86,7 +90,10 @@ class HookBatch:
         """The windows whose panes were moved to the states of their keys, by key."""
         self.fired: dict[bytes, list[TimerItem]] = {}
         self.records = 0
+        self.consumed_bytes = 0
+        """Bytes of the records that have run. They are in the entry only as far as states keep them."""
         self.size = 0
+        """The size of the keys with contexts and of their states, as they were before the batch."""
         self.given_up: set[bytes] = set()
         """Keys with a record or timer that was given up. There is at most one for each key, because it runs alone."""
 
@@ -158,6 +165,8 @@ class Runner:
         """Asynchronous hooks that run now."""
         self.failures = 0
         """Hooks that have failed in this step of the core."""
+        self.searched = 0
+        """Records of the batch that were searched in this step, for what was to be undone."""
         batches = state.program.batches
         self.forms: Mapping[str, RecordForm] = {} if batches is None else batches.forms
         """The input streams of which a call gets many records."""
@@ -178,17 +187,23 @@ class Runner:
         return self.async_running >= self._setup.settings.async_hooks or self.batch_full()
 
     def batch_full(self) -> bool:
-        """Whether the batch is at a limit, or too many hooks have failed in this step.
+        """Whether the batch is at a limit, or this step has undone enough.
 
         A batch without work is at no limit, also after work in it was undone or blocked.
         """
-        if self.failures >= MAX_FAILED_HOOKS:
+        if self.exhausted():
             return True
         batch, settings = self.batch, self._setup.settings
         if not batch.contexts and not batch:
-            batch.records = batch.size = self._setup.scope.produced_bytes = 0
+            batch.records = batch.consumed_bytes = batch.size = self._setup.scope.produced_bytes = 0
             return False
-        return batch.records >= self._limit or batch.size + self._setup.scope.produced_bytes >= settings.batch_bytes
+        if batch.records >= self._limit or batch.consumed_bytes >= settings.consumed_bytes:
+            return True
+        return batch.size + self._setup.scope.produced_bytes >= settings.batch_bytes
+
+    def exhausted(self) -> bool:
+        """Whether so many hooks have failed in this step that the rest runs in the next one."""
+        return self.failures >= MAX_FAILED_HOOKS or self.searched >= MAX_SEARCHED_RECORDS
 
     def out_of_time(self) -> bool:
         """Whether calls for many records have taken the time of a batch in this step (G8)."""
@@ -196,8 +211,8 @@ class Runner:
 
     def step_ended(self) -> bool:
         """The step of the core ends. Returns whether it had to, so the queue goes on without another event."""
-        interrupted = self.failures >= MAX_FAILED_HOOKS or (bool(self._intake.queue) and self.out_of_time())
-        self.failures, self._out_of_time_at = 0, inf
+        interrupted = self.exhausted() or (bool(self._intake.queue) and self.out_of_time())
+        self.failures, self.searched, self._out_of_time_at = 0, 0, inf
         return interrupted
 
     def budget(self) -> int:
@@ -265,7 +280,7 @@ class Runner:
                 room = min(room, self.call_time.rows)
         else:
             room = self.room(self._setup.meter.records)
-        room = min(room, (settings.batch_bytes - batch.size) // (receipt.average + 1))
+        room = min(room, (settings.consumed_bytes - batch.consumed_bytes) // (receipt.average + 1))
         if self._setup.program.record_is_async:
             room = min(room, settings.async_hooks - self.async_running)
         return max(1, room)
@@ -299,6 +314,7 @@ class Runner:
         self.measure(self._setup.program.record_hook, meter.records, calls, began, key, many)
         queued.cursor += ran
         batch.records += ran
+        batch.consumed_bytes += ran * receipt.average
         if many and self.trial.rows:
             # A call that fails undoes all that its keys did in the batch. So the next one gets a batch of its own.
             self._limit = min(self._limit, batch.records)
@@ -307,14 +323,14 @@ class Runner:
         return ran > waits
 
     def run_hooks(self, receipt: DeliveryReceipt, indexes: Sequence[int], alone: bool) -> tuple[int, int, int]:
-        """Run records of one delivery, until their productions fill the batch.
+        """Run records of one delivery, until their productions fill the batch, or this step has undone enough.
 
         Returns:
             The number of records that are done with, of those that wait behind their blocked key, and of hooks called.
         """
         budget = self._setup.settings.batch_bytes - self.batch.size
         ran = self._run_usual(receipt, indexes, budget) if not alone and self._are_usual(receipt) else 0
-        if ran == len(indexes) or (ran and self._setup.scope.produced_bytes > budget):
+        if ran == len(indexes) or (ran and (self._setup.scope.produced_bytes > budget or self.exhausted())):
             return ran, 0, ran
         done, waits, calls = self._run_each(receipt, indexes[ran:] if ran else indexes, alone, budget)
         return ran + done, waits, ran + calls
@@ -366,11 +382,18 @@ class Runner:
         if odd:
             key = keys[ran - 1]
             item = RecordItem(receipt, indexes[ran - 1])
-            if failure is not None:
-                self._outcomes.failed(key, item, failure)
-            else:
-                self._outcomes.returned(key, contexts[key], item, outcome)
+            self._take_odd(contexts[key], item, outcome, failure, budget)
         return ran
+
+    def _take_odd(
+        self, context: Context[Any], item: RecordItem, outcome: Any, failure: BaseException | None, budget: int
+    ) -> int:
+        """A record's hook has raised, or returned a value. Returns the budget, or -1: no further record may run now."""
+        if failure is not None:
+            self._outcomes.failed(context._key, item, failure)
+        else:
+            self._outcomes.returned(context._key, context, item, outcome)
+        return -1 if self.exhausted() else budget
 
     # Each record leaves the loop of ``_run_each`` in one of these ways, in the order of the code. The last column says
     # how the result counts it. Consumed: the commit of this batch ends the record. ``_run_usual`` has the last three.
@@ -402,6 +425,8 @@ class Runner:
         watermark, watermark_of = self._clocks.watermark, self._clocks.watermark_of if self._clocks.bounded else None
         consume = batch.consumed_of(receipt).append
         waits, no_calls, value = 0, 0, UNDECODED
+        outcome: Any
+        failure: BaseException | None
         running = iter(indexes)
         for index in running:
             key = keys[index]
@@ -417,6 +442,8 @@ class Runner:
                     value = reading(values[index])
                 except HOOK_ERRORS as error:
                     no_calls += self.reading_failed(key, RecordItem(receipt, index), error)
+                    if self.exhausted():
+                        break
                     continue
                 if value is DROPPED:
                     value = UNDECODED  # the next record may be on time, and have no reading
@@ -428,10 +455,10 @@ class Runner:
                 set_aside(key, receipt, index)
                 no_calls += 1
                 continue
-            context._stamp = context._earliest = context._cause = stamp
-            if holds and (held := holds.get(key, stamp)) < stamp:
-                context._earliest = held
+            context._stamp = context._cause = stamp
+            context._earliest = min(stamp, holds.get(key, stamp)) if holds else stamp
             context._caused_by((delivery.ids, index) if weak else None)
+            failure = outcome = None
             try:
                 if late and late_action is LateAction.DIVERT:
                     self._divert(context, stream, values[index])
@@ -441,12 +468,11 @@ class Runner:
                 record = Record(key, values[index], stamp, called, decode, late, value)  # type: ignore[arg-type]
                 outcome = process(context, record)
             except HOOK_ERRORS as error:
-                self._outcomes.failed(key, RecordItem(receipt, index), error)
-                continue
-            if outcome is not None:
-                self._outcomes.returned(key, context, RecordItem(receipt, index), outcome)
-                continue
-            consume(index)
+                failure = error
+            if failure is None and outcome is None:
+                consume(index)
+            else:
+                budget = self._take_odd(context, RecordItem(receipt, index), outcome, failure, budget)
             if scope.produced_bytes > budget:
                 break
         ran = len(indexes) - operator.length_hint(running)
