@@ -161,8 +161,8 @@ rewriting(
     "G1",
     "a hook that returned something has not done its work",
     Runner,
-    "if outcome is not None:",
-    "if program.record_is_async:",
+    "if failure is None and outcome is None:",
+    "if failure is None and (outcome is None or not program.record_is_async):",
     seeds=0,
     test="tests/worker/interval/test_hook_errors.py"
     "::test_a_hook_that_returns_a_value_fails_and_nothing_is_acked[record-coroutine]",
