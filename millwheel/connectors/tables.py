@@ -173,11 +173,11 @@ class TableForm:
         if field.name in self._places:
             if self._places[field.name]:
                 return _numbers(array("q", numbers))
-            return pa.repeat(pa.scalar(name, wanted), len(numbers))
+            return _repeated(name, wanted, len(numbers))
         if field.name not in self._there:
             if field.default is None:
                 return pa.nulls(len(numbers), wanted)
-            return pa.repeat(pa.scalar(field.default, wanted), len(numbers))
+            return _repeated(field.default, wanted, len(numbers))
         column = batch.column(batch.schema.get_field_index(field.name)).slice(0, len(numbers))
         column = column if column.type == wanted else column.cast(wanted)
         if field.kind is str:
@@ -214,6 +214,19 @@ def _numbers(numbers: array[int]) -> Any:
     import pyarrow as pa
 
     return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
+
+
+def _repeated(value: Any, wanted: Any, count: int) -> Any:
+    """A column of so many equal values. pyarrow's own way to make one loads pandas, if it is installed."""
+    import pyarrow as pa
+
+    if isinstance(value, str | bytes):
+        content = value if isinstance(value, bytes) else value.encode()
+        buffers = [array("i", [0, len(content)]), content]
+    else:
+        buffers = [bytes([value]) if isinstance(value, bool) else array("d" if isinstance(value, float) else "q", [value])]
+    one = pa.Array.from_buffers(wanted, 1, [None, *map(pa.py_buffer, buffers)])
+    return one.take(_numbers(array("q", bytes(8 * count))))
 
 
 def _arrow_type(kind: type) -> Any:

@@ -226,7 +226,7 @@ def of_parquet(folder: Path, build: Build, **options: Any) -> dict[str, str]:
 
 def counted_twice(stream: Any) -> None:
     counted(stream)
-    stream.key_by(lambda sale: sale.item).window(TUMBLING).aggregate("second", n=agg.count())
+    stream.key_by(lambda sale: sale.item * 2).window(TUMBLING).aggregate("second", n=agg.count())
 
 
 def counted_and_made(stream: Any) -> None:

@@ -143,11 +143,11 @@ def test_an_unsent_table_follows_a_split_of_its_interval() -> None:
     where = [b"m"]
     outbox, sent = alternating(where)
     high = list(sent["c.1.j1"].values)
-    where[:] = [b"m", b"z"]
+    where[:] = [b"m", b"n", b"z"]
     outbox.flows.begin_all()
     again = {one.journal: (list(one.values), one.complete) for one, _ in outbox.take_ready()}
-    assert again["c.1.j1"] == ([high[0], high[2]], False)
-    assert again["c.1.j2"] == ([high[1], high[3]], False)
+    assert again["c.1.j2"] == ([high[0], high[2]], False)
+    assert again["c.1.j3"] == ([high[1], high[3]], False)
 
 
 @pytest.mark.guarantee("G13", section="6.1.1")

@@ -196,8 +196,8 @@ class Outbox:
                     batch = ProductionBatch(self._next_token, consumer, table.stream, journal, "")
                     self._next_token += 1
                     batch.age, batch.bytes, batch.complete = _OWN_AGE, bytes_of(records), True
-                    all_places = range(one.position, one.position + len(records))
-                    batch.positions = all_places if places is None else [one.position + at for at in places]
+                    own = range(one.position, one.position + len(table.records))
+                    batch.positions = own if places is None else [own[at] for at in places]
                     batch.keys, batch.values, batch.timestamps = records.keys(), records, records.timestamps
                     batch.producers = [one.producer] * len(records)
                     yield batch
