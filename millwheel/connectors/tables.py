@@ -224,7 +224,9 @@ def _repeated(value: Any, wanted: Any, count: int) -> Any:
         content = value if isinstance(value, bytes) else value.encode()
         buffers = [array("i", [0, len(content)]), content]
     else:
-        buffers = [bytes([value]) if isinstance(value, bool) else array("d" if isinstance(value, float) else "q", [value])]
+        buffers = [
+            bytes([value]) if isinstance(value, bool) else array("d" if isinstance(value, float) else "q", [value])
+        ]
     one = pa.Array.from_buffers(wanted, 1, [None, *map(pa.py_buffer, buffers)])
     return one.take(_numbers(array("q", bytes(8 * count))))
 

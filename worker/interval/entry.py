@@ -209,7 +209,8 @@ def decode_entry(blob: bytes, where: str) -> IntervalEntry:
     if not entry.runs and not entry.tables:
         return entry
     try:
-        rows = [row for run in (*entry.runs, *entry.tables) for row in run.rows()]
+        rows = [row for run in entry.runs for row in run.rows()]
+        rows += [row for table in entry.tables for row in table.rows()]
     except ValueError as error:
         raise CorruptValueError(where, f"not a journal entry: {error}") from error
     return replace(entry, productions=rows + entry.productions, runs=[], tables=[])

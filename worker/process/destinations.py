@@ -22,8 +22,8 @@ from millwheel.model.outbound import AnswerKind, answer_kind
 from millwheel.model.stream_names import owner_of
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.effects import KeyColumns
+from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import KeyExtractionError
 from millwheel.sdk.keys import column_of_key
 from millwheel.sdk.scope import FixedRoute, OutputBinding, RouteOfAll, route_of_all

@@ -87,7 +87,7 @@ files = st.lists(st.lists(st.one_of(good, good, good, rows), max_size=8), min_si
 
 def write_files(folder: Path, content: list[list[Any]]) -> None:
     for number, found in enumerate(content):
-        columns = list(zip(*found, strict=True)) or [[], [], [], []]
+        columns: list[Any] = list(zip(*found, strict=True)) or [(), (), (), ()]
         types = (pa.string(), pa.int64(), pa.timestamp("us"), pa.int32())
         arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
         names = ("auction", "cents", "at", "bidder")

@@ -35,12 +35,13 @@ def tables_in(contexts: Mapping[bytes, Context[Any]], position: int) -> list[Uns
 
 def places_of_reads(contexts: Mapping[bytes, Context[Any]]) -> dict[bytes, range]:
     """By key: the places of what it has produced at once, among all that is in runs and tables of its commit."""
+    sizes = [(key, len(read.values)) for key, read in reads_in(contexts)]
+    sizes += [(one.producer, len(one.table.values)) for one in tables_in(contexts, 0)]
     found: dict[bytes, range] = {}
     at = 0
-    tables = ((key, one) for key, context in contexts.items() if isinstance(one := context._read, ProducedTable))
-    for key, read in (*reads_in(contexts), *tables):
-        found[key] = range(at, at + len(read.values))
-        at += len(read.values)
+    for key, size in sizes:
+        found[key] = range(at, at + size)
+        at += size
     return found
 
 

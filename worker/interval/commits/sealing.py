@@ -233,7 +233,8 @@ class Sealer:
             tables = tables_in(batch.contexts, runs[-1].positions.stop if runs else first | made)
         elif producing and self._setup.config.result_columns:
             runs, producing = runs_of(producing, first | made)
-        made += sum(len(run.values) for run in runs) + sum(len(one.table.values) for one in tables)
+        made += sum(len(run.values) for run in runs)
+        made += sum(len(one.table.values) for one in tables)
         dropped = 0
         for key, context in batch.contexts.items():
             dropped += context._dropped
@@ -276,7 +277,7 @@ class Sealer:
             runs,
             [one.stored() for one in tables],
         )
-        sealed.spared += sum(one.spared for one in (*runs, *tables))
+        sealed.spared += sum(run.spared for run in runs) + sum(one.spared for one in tables)
         committed, now = not sealed.stored_first, self._clocks.elapsed
         return entry, self._outbox.add(productions, runs=runs, tables=tables, committed=committed, now=now)
 

@@ -86,7 +86,9 @@ def _rows_of(entry: IntervalEntry) -> list[ProductionRow]:
     """All productions of the entry."""
     if not entry.runs and not entry.tables:
         return entry.productions
-    return [*chain.from_iterable(run.rows() for run in (*entry.runs, *entry.tables)), *entry.productions]
+    in_runs = chain.from_iterable(run.rows() for run in entry.runs)
+    in_tables = chain.from_iterable(table.rows() for table in entry.tables)
+    return [*in_runs, *in_tables, *entry.productions]
 
 
 def sealer_for(state: IntervalState, failed: Callable[[bytes, Exception], None]) -> Sealer:
