@@ -56,7 +56,7 @@ rewriting(
     "_repeated(field.default, wanted, len(numbers))",
     "pa.nulls(len(numbers), wanted)",
     seeds=0,
-    test=_FILES + "rows_by_columns_have_the_bytes_of_records",
+    test=_FILES + "a_large_file_is_read_in_tables",
     why=_WHY,
 )
 

@@ -11,8 +11,6 @@ import pyarrow.parquet as pq
 
 from millwheel.connectors import Read, Source
 
-__all__ = ["read_tables", "write"]
-
 
 def write(path: Path, columns: dict[str, Any], group: int = 10_000) -> None:
     """Write a file with these columns."""
