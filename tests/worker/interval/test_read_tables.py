@@ -3,19 +3,16 @@
 
 from __future__ import annotations
 
-from array import array
 from itertools import pairwise
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import millwheel as mw
 from millwheel.errors import NotInstalledError
-from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.columns import RecordColumns
 from millwheel.sdk.effects import ProducedTable
 from millwheel.store.contract import CorruptValueError
@@ -33,19 +30,9 @@ from millwheel.worker.interval.outbox.outbox import Outbox
 from millwheel.worker.messages import Acknowledged, SendDelivery
 from tests.worker.interval.driver import IntervalDriver
 from tests.worker.interval.reads import CONSUMERS, locate
+from tests.worker.interval.tables import LOG, MOST, TARGETS, ReadsTables, Row, table_of
 
-LOG = IncarnationId("log.1")
 FIRST = 1 << 24
-MOST = 1 << 20
-TARGETS = ((CONSUMERS[0], "key"), (CONSUMERS[1], "number"), (LOG, ""))
-
-
-def table_of(*records: tuple[str, int], targets: Any = TARGETS) -> ProducedTable:
-    """A read of records with a text and a number, for consumers that have one of them as their key, and a log."""
-    columns = {"key": [key for key, _ in records], "number": pa.array([at for _, at in records], pa.int64())}
-    columns["none"] = pa.array([at if at % 2 else None for _, at in records], pa.int64())
-    times = array("q", [at for _, at in records])
-    return ProducedTable("s", RecordColumns(pa.record_batch(columns), times, ""), targets)
 
 
 def unsent(*tables: ProducedTable) -> list[UnsentTable]:
@@ -187,27 +174,6 @@ def test_a_base_is_due_after_as_many_bytes_as_the_rows_of_tables() -> None:
     one = UnsentTable(FIRST, b"split", table_of(*((f"key-{at}", at) for at in range(500)), targets=TARGETS[::2]))
     rows = len(encode(list(one.stored().rows())))
     assert 0.6 < (len(one.stored().columns) + one.spared) / rows < 1.4
-
-
-class Row(msgspec.Struct):
-    key: str
-    number: int
-    none: int | None
-
-
-class ReadsTables(mw.Computation[tuple[str, str], None]):
-    """Produces a table for each record that it gets, and one record behind it."""
-
-    _feeds = True
-
-    def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
-        keys = [f"{key}{record.value[1]}" for key in ("a", "y", "a", "z")]
-        table = table_of(*zip(keys, (14, 13, 12, 11), strict=True))
-        output = ctx._scope.outputs["out"]  # noqa: SLF001  # readers of sources alone produce tables
-        if record.value[1] != "row":
-            assert ctx._produce_table(output, table.records, MOST)  # noqa: SLF001  # see above
-            assert not ctx._produce_table(output, table.records, MOST), "a key has one read in a commit"  # noqa: SLF001
-        ctx.produce("other", record.value[1], timestamp=mw.Timestamp(9))
 
 
 def reading(*, columns: bool = True, entries: list[bytes] | None = None, strong: bool = True) -> IntervalDriver:
