@@ -18,12 +18,23 @@ from millwheel.sdk.column_fields import column_fields
 from millwheel.sdk.exact_types import behind, unless_none
 from millwheel.sdk.typeinfo import type_name
 
-__all__ = ["TABLE_BYTES", "TABLE_ROWS", "PlainField", "TableForm", "TableRecords", "plain_fields"]
+__all__ = [
+    "TABLE_BYTES",
+    "TABLE_ROWS",
+    "JoinedTables",
+    "PlainField",
+    "TableForm",
+    "TableRecords",
+    "plain_fields",
+]
 
 TABLE_ROWS: Final = 8_192
 """The most rows of a read by columns: a delivery has as many."""
 TABLE_BYTES: Final = 1 << 20
 """The most bytes of a read by columns, with the names of the columns in each row. A delivery has as many (G13)."""
+
+_PART_ROWS: Final = 1_024
+"""A read by columns ends if fewer rows fit."""
 
 Records = list[tuple[Any, Timestamp | None]]
 
@@ -189,15 +200,58 @@ def _within(batch: Any) -> Any:
     """As many of the first rows as a read by columns may have, in buffers of their own. None: a row is too large."""
     import pyarrow as pa
 
-    names = sum(len(name.encode()) for name in batch.schema.names)
     count = batch.num_rows
-    while (size := batch.nbytes + names * batch.num_rows) > TABLE_BYTES:
+    while (size := _size_of(batch)) > TABLE_BYTES:
         if batch.num_rows <= 1:
             return None
         batch = batch.slice(0, max(min(batch.num_rows // 2, batch.num_rows * TABLE_BYTES // size), 1))
     if batch.num_rows == count:
         return batch
     return pa.RecordBatch.from_arrays([exact(column) for column in batch.columns], names=batch.schema.names)
+
+
+class JoinedTables:
+    """A read by columns that is made of several parts of a file. ``most``: the most rows."""
+
+    def __init__(self, most: int) -> None:
+        self.rows = 0
+        self._most = most
+        self._parts: list[Any] = []
+        self._bytes = self._largest = 0
+
+    @property
+    def room(self) -> int:
+        """How many rows fit, unless they have too many bytes. 0: another part is likely not to fit."""
+        room = self._most - self.rows
+        if self._parts and (room < min(_PART_ROWS, self._most) or self._bytes + self._largest > TABLE_BYTES):
+            return 0
+        return room
+
+    def takes(self, part: Any) -> bool:
+        """Add a part. False: it does not fit, and nothing is added."""
+        size = _size_of(part)
+        if self._bytes + size > TABLE_BYTES:
+            return False
+        self._parts.append(part)
+        self.rows += part.num_rows
+        self._bytes += size
+        self._largest = max(self._largest, size)
+        return True
+
+    def batch(self) -> Any:
+        """All rows in one record batch. None: there are none."""
+        if len(self._parts) <= 1:
+            return self._parts[0] if self._parts else None
+        import pyarrow as pa
+
+        columns = [pa.concat_arrays(some) for some in zip(*(one.columns for one in self._parts), strict=True)]
+        return pa.RecordBatch.from_arrays(columns, schema=self._parts[0].schema)
+
+
+def _size_of(batch: Any) -> int:
+    """The bytes of columns, with their names in each row."""
+    names = sum(len(name.encode()) for name in batch.schema.names)
+    return int(batch.nbytes) + names * int(batch.num_rows)
 
 
 def _times_in(batch: Any, field: str) -> array[int] | None:

@@ -13,7 +13,13 @@ from millwheel.connectors.files.position import FilePosition, digest_of
 from millwheel.connectors.files.records import PlaceFields, RecordType
 from millwheel.connectors.files.storage import FileInfo, RangeFile, Storage
 from millwheel.connectors.source import Read, SplitReader, UnreadRecord
-from millwheel.connectors.tables import TABLE_ROWS, TableForm, TableRecords, plain_fields
+from millwheel.connectors.tables import (
+    TABLE_ROWS,
+    JoinedTables,
+    TableForm,
+    TableRecords,
+    plain_fields,
+)
 from millwheel.model.time import Timestamp
 
 __all__ = ["READ_ROWS", "RowsReader"]
@@ -85,16 +91,43 @@ class RowsReader(SplitReader[T, FilePosition]):
 
     def _taken(self, first: int) -> Sequence[tuple[Any, Timestamp | None]]:
         """The next records. ``first``: the number of the first one."""
-        batch, table = self._batch, None
-        if self._takes_tables and self._form is not None:
-            table = self._form.columns_of(batch[: self.most_records], self._path, first)
-        if table is not None:
-            some, self._batch = batch[: len(table)], batch[len(table) :]
-            return TableRecords(table, partial(self._records, some, first), on_thread)
+        if self._takes_tables and self._form is not None and (table := self._table(self._form, first)) is not None:
+            return table
+        batch = self._batch
         sized = _READ_BYTES * len(batch) // max(batch.nbytes, 1)
         most = max(min(sized, READ_ROWS, self._type.most_records, self.most_records), 1)
         self._batch = batch[most:]
         return self._records(batch[:most], first)
+
+    def _table(self, form: TableForm, first: int) -> TableRecords | None:
+        """The next rows as columns: those of several batches, up to the first that needs values. None: that one."""
+        rows, joined = list[Any](), JoinedTables(min(self.most_records, TABLE_ROWS))
+        while self._batch and (room := joined.room):
+            part = form.columns_of(self._batch[:room], self._path, first + joined.rows)
+            if part is None or not joined.takes(part):
+                break
+            rows.append(self._batch[: len(part)])
+            self._batch = self._batch[len(part) :] or self._next_batch()
+        batch = joined.batch()
+        return None if batch is None else TableRecords(batch, partial(self._records_of, rows, first), on_thread)
+
+    def _next_batch(self) -> Any:
+        """The next batch. None: there is none, or it cannot be decoded. Then the next read says so."""
+        import pyarrow
+
+        assert self._batches is not None
+        try:
+            return next(self._batches, None)
+        except (pyarrow.ArrowException, OSError, EOFError):
+            self._batches = None
+            return None
+
+    def _records_of(self, batches: Sequence[Any], first: int) -> list[tuple[Any, Timestamp | None]]:
+        """The records of some batches, one after the other."""
+        found: list[tuple[Any, Timestamp | None]] = []
+        for batch in batches:
+            found += self._records(batch, first + len(found))
+        return found
 
     def _records(self, batch: Any, first: int) -> list[tuple[Any, Timestamp | None]]:
         """The records of some rows, without columns."""
@@ -155,10 +188,25 @@ class RowsReader(SplitReader[T, FilePosition]):
         while groups and (size := file.metadata.row_group(groups[0]).num_rows) <= skip:
             del groups[0]
             skip -= size
-        for batch in file.iter_batches(TABLE_ROWS, groups, chosen) if groups else ():
+        if not groups:
+            return
+        for batch in file.iter_batches(self._rows_at_once(file, groups, chosen), groups, chosen):
             if skip < len(batch):
                 yield self._with_numbers(batch[skip:])
             skip = max(skip - len(batch), 0)
+
+    def _rows_at_once(self, file: Any, groups: list[int], chosen: list[str] | None) -> int:
+        """How many rows are decoded at a time. To decode many costs a fifth for each, and all of them are in memory.
+
+        The first rows and the file's own sizes say how large a row is. Equal texts may have no size of their own there.
+        """
+        if self._form is None or not self._takes_tables:
+            return READ_ROWS
+        first = next(file.iter_batches(READ_ROWS, groups[:1], chosen), ())
+        largest = first.nbytes // len(first) if first else 0
+        for one in map(file.metadata.row_group, groups):
+            largest = max(largest, one.total_byte_size // max(one.num_rows, 1))
+        return int(max(READ_ROWS, min(_READ_BYTES // max(largest, 1), TABLE_ROWS)))
 
     def _with_numbers(self, batch: Any) -> Any:
         """The batch with its times in microseconds: as numbers where the type has numbers."""
