@@ -32,4 +32,5 @@ def connectors(plan: Plan, chance: Random) -> None:
         batch_records=chance.choice((1, 3, 100)),
         allowed_skew=chance.choice((None, int(seconds(3)))),
         rate=chance.choice((None, None, 5.0)),
+        tables=chance.random() < 0.5,
     )

@@ -15,6 +15,8 @@ from msgspec.structs import replace
 
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MIN_TIMESTAMP
+from millwheel.rpc.columns import RecordColumns
+from millwheel.rpc.v1 import delivery_pb2
 from millwheel.store.contract import JournalHead, PartId
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.interval.entry import BaseMeta, InheritedRow, IntervalEntry, ProductionRow, TimerRow, VoidRow
@@ -145,7 +147,13 @@ def plain_entry(blob: bytes, commit: int, part: Callable[[PartId], bytes]) -> In
         for at, (producer, value, stamp) in enumerate(zip(producers, run.values, stamps, strict=True)):
             targets = tuple((name, keys[at] if isinstance(keys, list) else keys) for name, keys in run.targets)
             rows.append((run.position + at, producer, run.stream, value, stamp, targets, b""))
-    return replace(entry, productions=rows + entry.productions, runs=[])
+    for table in entry.tables:
+        records = RecordColumns.from_wire(delivery_pb2.RecordColumns.FromString(table.columns))
+        for at, (value, stamp) in enumerate(zip(records, records.timestamps, strict=True)):
+            row = records.batch.slice(at, 1).to_pylist()[0]
+            own = tuple((name, str(row[key]).encode() if key else b"") for name, key in table.targets)
+            rows.append((table.position + at, table.producer, table.stream, value, stamp, own, b""))
+    return replace(entry, productions=rows + entry.productions, runs=[], tables=[])
 
 
 def _spread(column: list[Any]) -> list[Any]:

@@ -23,7 +23,7 @@ def print_columns(plan: Plan) -> None:
     rows: list[tuple[str, str, str, str]] = []
     for name in sorted(plan.computations):
         declared = plan.computations[name]
-        found = column_plan(declared, sorted(declared.inputs), plan.streams)
+        found = column_plan(declared, sorted(declared.inputs), plan)
         if found.by_hooks:
             rows += [(name, "", "no", found.by_hooks)] if found.by_hooks != NO_WINDOWS else []
             continue

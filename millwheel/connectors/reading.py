@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from operator import attrgetter
 from types import NoneType
 from typing import Any, Final, Generic, TypeVar, get_args
 
@@ -27,6 +28,7 @@ from millwheel.connectors.source import (
     UnlikelyTimeError,
     UnreadRecord,
 )
+from millwheel.connectors.tables import TableRecords, plain_fields
 from millwheel.model.time import LAST_TIMESTAMP, MIN_TIMESTAMP, TimeDomain, TimeInt, Timestamp, from_datetime
 from millwheel.model.units import (
     MAX_AHEAD_US,
@@ -36,6 +38,7 @@ from millwheel.model.units import (
     is_likely,
     wrong_unit,
 )
+from millwheel.rpc.columns import RecordColumns, extremes_of, has_columns
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.error_texts import error_message
@@ -160,7 +163,7 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         output: str,
         record_type: Any,
         timing: Timing,
-        timestamp: Callable[[Any], Timestamp | datetime] | None,
+        timestamp: str | Callable[[Any], Timestamp | datetime] | None,
         bad: str | None,
     ) -> None:
         self._source = source
@@ -168,7 +171,13 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         self._output = output
         self._type = record_type
         self._timing = timing
-        self._timestamp = timestamp
+        self._timestamp = attrgetter(timestamp) if isinstance(timestamp, str) else timestamp
+        self._why_rows = source._why_one_by_one(record_type)
+        """Why each of its records has a value. Empty: reads may be columns."""
+        self._time_column = ""
+        """The column of the times, where a read is columns. Empty: the time is that of the read."""
+        if not self._why_rows and timestamp is not None:
+            self._why_rows, self._time_column = _time_column(record_type, timestamp)
         self._bad = bad
         has_bad = BadRecord in (record_type, *get_args(record_type))
         self._bad_class: frozenset[type] = _UNREAD if has_bad else _UNREAD | {BadRecord}
@@ -190,6 +199,9 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
 
     def _reads(self) -> str:
         return self._identity
+
+    def _why_one_by_one(self, output: str) -> str | None:
+        return (self._why_rows or None) if output == self._output else ""
 
     @property
     def output(self) -> str:
@@ -217,10 +229,15 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         position = state.position
         async with self._readers.use(split, position, lambda: self._source.open_reader(split, position)) as used:
             used.handle.most_records = self._most.get(split, MAX_RECORDS)
+            used.handle._takes_tables = self._takes_tables(ctx)
             async with asyncio.timeout(CALL_SECONDS):
                 read = await used.handle.read()
-            before = state.bad
-            self._take(ctx, state, read, began)
+            before, newest = state.bad, None
+            if isinstance(read.records, TableRecords):
+                newest = self._produce_table(ctx, read.records, began)
+                if newest is None:
+                    await read.records.load()
+            self._take(ctx, state, read, began, newest)
             self._count(ctx, read, state.bad - before)
             if state.bad > before:
                 self._warn(ctx, state)
@@ -236,7 +253,7 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         if scope.connector is not None:
             # Not what derived streams make of the records.
             read_into = [scope.outputs[name].stream for name in (self._output, self._bad) if name is not None]
-            sizes = [] if ctx._read is None else list(map(len, ctx._read.values))
+            sizes = [] if ctx._read is None else ctx._read.sizes()
             sizes += [len(one.value) for one in ctx._productions or () if one.stream in read_into]
             scope.connector.has_read(
                 *(read_into[0], ctx.key, sizes, read.behind),
@@ -258,14 +275,26 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
                 *(ctx._scope.topology, self._output, state.bad, state.records, ctx.key, self._bad, self._last_error),
             )
 
-    def _take(self, ctx: Context[SplitState[P]], state: SplitState[P], read: Read[Any, P], began: Timestamp) -> None:
-        """Produce what was read, and set the timer of the next read. ``began``: when the read began."""
+    def _take(
+        self,
+        ctx: Context[SplitState[P]],
+        state: SplitState[P],
+        read: Read[Any, P],
+        began: Timestamp,
+        newest: int | None,
+    ) -> None:
+        """Produce what was read, and set the timer of the next read.
+
+        ``began``: when the read began. ``newest``: the newest time of its records, if they are produced.
+        """
         if len(read.records) > MAX_RECORDS:
             raise UsageError(f"a read has {len(read.records):,} records: return {MAX_RECORDS:,} at most")
         ctx._earliest = int(MIN_TIMESTAMP)  # records of a source may be late, as those of an injector
         # Times in another unit are found by comparison with the cause. With 0, none is looked for.
         ctx._cause = 0 if self._takes_any_time() else began
-        newest = self._produce(ctx, state, read, began)
+        if newest is None:
+            newest = self._produce(ctx, state, read, began)
+        newest = max(state.watermark, newest - self._timing.out_of_order)
         ctx._cause = began
         self._let_grow(ctx, len(read.records))
         watermark = newest if read.watermark is None else max(state.watermark, read.watermark)
@@ -286,13 +315,37 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         ctx.set_timer(at, domain=TimeDomain.PROCESSING_TIME, hold=hold)
 
     def _produce(self, ctx: Context[SplitState[P]], state: SplitState[P], read: Read[Any, P], began: Timestamp) -> int:
-        """Produce the records. Returns the watermark that follows from their times."""
+        """Produce the records. Returns their newest time."""
         known = self._known_time(ctx, began)
         times = self._times(read)
         newest = self._produce_all(ctx, read, times, began, known)
         if newest is None:
             newest = self._produce_each(ctx, state.records, read, times, began, known)
-        return max(state.watermark, newest - self._timing.out_of_order)
+        return newest
+
+    def _takes_tables(self, ctx: Context[SplitState[P]]) -> bool:
+        """Whether a read may be columns, as far as the program and the consumers of today say it."""
+        output = ctx._scope.outputs[self._output]
+        return not self._why_rows and not output.derived and output.key_columns is not None and has_columns()
+
+    def _produce_table(self, ctx: Context[SplitState[P]], table: TableRecords, began: Timestamp) -> int | None:
+        """Produce records that are columns, if each has a usual time, and keys for all consumers.
+
+        Returns their newest time. None: nothing is produced, and each record needs a value.
+        """
+        times = table.times(self._time_column, began)
+        if not times:
+            return None
+        least, newest = extremes_of(times)
+        if least < OLDEST_USUAL_US or newest > self._latest_usual(self._known_time(ctx, began)):
+            return None
+        records = RecordColumns(table.batch, times, "")
+        return newest if ctx._produce_table(ctx._scope.outputs[self._output], records, MAX_BYTES) else None
+
+    @staticmethod
+    def _latest_usual(known: int) -> int:
+        """The latest time that needs no look at a record. ``known``: see ``_known_time``."""
+        return min(known + MAX_AHEAD_US, NEWEST_USUAL_US) if known else NEWEST_USUAL_US
 
     def _times(self, read: Read[Any, P]) -> list[Timestamp | Exception | None]:
         """The time of each record or None, or the error of the program's function for it.
@@ -314,7 +367,7 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         output = ctx._scope.outputs[self._output]
         if output.derived:
             return None
-        latest = min(known + MAX_AHEAD_US, NEWEST_USUAL_US) if known else NEWEST_USUAL_US
+        latest = self._latest_usual(known)
         values: list[Any] = [value for value, _ in read.records]
         if self._bad_class & set(map(type, values)):
             return None
@@ -437,6 +490,17 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
                 "a split has nothing more for now"
             )
         return after is not None and state.behind == 0 and now - state.read_at >= after
+
+
+def _time_column(record_type: Any, timestamp: object) -> tuple[str, str]:
+    """Why no column has the times of records, or the column that has them."""
+    if not isinstance(timestamp, str):
+        return "timestamp= is a function, and needs values: name a field", ""
+    fields = plain_fields(record_type)
+    for one in fields if not isinstance(fields, str) else ():
+        if one.attribute == timestamp and one.kind is int:
+            return "", one.name
+    return f"the field {timestamp!r} of timestamp= is no Timestamp and no int", ""
 
 
 def _refuse_unlikely(at: Timestamp, now: int) -> None:

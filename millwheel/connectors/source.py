@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
@@ -108,6 +108,9 @@ class SplitReader(ABC, Generic[T, P]):
     many bytes as they are stored, which a reader need not know: values may be larger there than where they come from.
     """
 
+    _takes_tables: bool = False
+    """Whether the next read may be columns. MillWheel sets it, too. Only readers of the library look at it."""
+
     @abstractmethod
     async def read(self) -> Read[T, P]:
         """Return the next records: some hundred or thousand, if there are so many. Without any, return none at once.
@@ -165,6 +168,11 @@ class Source(ABC, Generic[T, P]):
 
     _says_times: ClassVar[bool] = True
     """Whether it may say the times of its records. False: without ``timestamp=``, the time is that of the read."""
+
+    def _why_one_by_one(self, record_type: Any) -> str:
+        """Why each record of a stream of that type has a value. Empty: reads may be columns. Sources of tables override
+        it."""
+        return "its source reads no tables"
 
     def identity(self) -> str:
         """Say what the source reads. An update is refused if it changes this: the positions belong to it.

@@ -17,6 +17,7 @@ from typing import Any, Final, overload
 
 import msgspec
 
+from millwheel.model.limits import MAX_KEY_BYTES
 from millwheel.rpc.column_keys import ColumnKeys, is_key_type, longest_in, numpy_here, text_types
 from millwheel.rpc.nullable_column import NullableColumn, items_at, truths_of, validity_of
 from millwheel.rpc.v1 import delivery_pb2 as wire
@@ -135,6 +136,16 @@ class RecordColumns(Sequence[bytes]):
         some = self.batch.slice(first, end - first)
         own = pa.RecordBatch.from_arrays([exact(column) for column in some.columns], schema=some.schema)
         return RecordColumns(own, self.timestamps[first:end], self.key)
+
+    def has_keys(self, name: str, most: int = MAX_KEY_BYTES) -> bool:
+        """Whether there is such a column with a key for each record: texts or integers. ``most``: bytes of a key."""
+        import pyarrow as pa
+
+        number = self.batch.schema.get_field_index(name)
+        if number < 0:
+            return False
+        column = self.batch.column(number)
+        return column.type in (pa.string(), pa.int64()) and not column.null_count and longest_in(column) <= most
 
     def keyed(self, key: str) -> RecordColumns:
         """The same records with another column of keys."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import islice
 from operator import lt
 from typing import Any, Final, Generic, TypeVar
@@ -26,7 +27,15 @@ from millwheel.rpc.columns import RecordColumns
 from millwheel.rpc.traces import read_traces, wire_traces
 from millwheel.rpc.v1 import delivery_pb2 as wire
 
-__all__ = ["DeliveryQueue", "answered_tokens", "decode_delivery", "encode_delivery", "journal_of", "record_count"]
+__all__ = [
+    "DeliveryQueue",
+    "answered_tokens",
+    "decode_delivery",
+    "encode_delivery",
+    "journal_of",
+    "record_count",
+    "without_columns",
+]
 
 _LONGEST_WAIT: Final = seconds(10 * 365 * 86_400)
 """Ten years. A sender whose clock has jumped could state half a million years. Its batch would be the system lag of the
@@ -120,6 +129,13 @@ def encode_delivery(delivery: Delivery, token: int) -> wire.DeliverRequest:
         # An earlier version would take it for a delivery without records or ids. It must not own it.
         request.newer_journal, request.journal = request.journal, ""
     return request
+
+
+def without_columns(delivery: Delivery) -> Delivery:
+    """The same delivery for a receiver that reads no columns: with a key and a value for each record."""
+    if not isinstance(delivery.values, RecordColumns):
+        return delivery
+    return replace(delivery, keys=list(delivery.keys), values=delivery.values[:])
 
 
 def _encode_records(request: wire.DeliverRequest, delivery: Delivery) -> None:

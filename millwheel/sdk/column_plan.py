@@ -19,7 +19,7 @@ from millwheel.sdk.exact_types import unless_none
 from millwheel.sdk.field_paths import type_at
 from millwheel.sdk.keys import KeyExtractor
 from millwheel.sdk.options import ComputationOptions
-from millwheel.sdk.plan import PlannedStream
+from millwheel.sdk.plan import Plan, PlannedStream
 from millwheel.sdk.typeinfo import supertype, type_name
 
 __all__ = ["ColumnPlan", "column_plan", "column_reading", "why_hooks"]
@@ -38,16 +38,15 @@ class ColumnPlan(NamedTuple):
     if its records run in hooks."""
 
 
-def column_plan(
-    declared: ComputationDeclaration, inputs: Sequence[str], streams: Mapping[str, PlannedStream]
-) -> ColumnPlan:
+def column_plan(declared: ComputationDeclaration, inputs: Sequence[str], plan: Plan) -> ColumnPlan:
     """How a computation of a valid topology works.
 
     Args:
         declared: The computation.
         inputs: The streams that it reads, in the order of the result.
-        streams: Those of the topology, by the names that its code knows.
+        plan: That of the topology.
     """
+    streams = plan.streams
     made = declared.computation
     reason = "" if made is None else why_hooks(made, declared.options, declared.readings)
     windows = None if made is None or reason else made._by_columns()
@@ -61,7 +60,7 @@ def column_plan(
             why = reading
         else:
             why = windows.fold.why_values if wanted is None else reading.problem(wanted)
-        why = _why_rows(streams[stream], declared.inputs[stream]) or why
+        why = _why_rows(streams[stream], declared.inputs[stream], plan) or why
         found[stream] = why if len(why) <= _MAX_REASON else f"{why[:_MAX_REASON]}…"
     return ColumnPlan("", found)
 
@@ -91,10 +90,34 @@ def column_reading(stream: PlannedStream, readings: Sequence[Reading]) -> Column
     return steps if isinstance(steps, str) else ColumnReading(fields, steps)
 
 
-def _why_rows(stream: PlannedStream, key: KeyExtractor) -> str:
+def _why_rows(stream: PlannedStream, key: KeyExtractor, plan: Plan) -> str:
     """Why the records of a stream do not come as columns."""
-    if stream.producers:
-        return f"its records come one by one from {named([repr(one) for one in sorted(stream.producers)])}"
+    why = _why_one_by_one(stream, plan)
+    if why is None:
+        return _why_no_column(stream, key)
+    shown = named([repr(one) for one in sorted(stream.producers)])
+    return f"its records come one by one from {shown}{why and ': '}{why}"
+
+
+def _why_one_by_one(stream: PlannedStream, plan: Plan) -> str | None:
+    """Why the producers of a stream make a value of each record. None: they do not, or the records are injected."""
+    for name in sorted(stream.producers):
+        made = plan.computations[name].computation
+        why = "" if made is None else made._why_one_by_one(stream.name)
+        if why is not None:
+            return why
+    if not stream.producers:
+        return None
+    if stream.name in plan.derived:
+        return "other streams are made of its records"
+    for name in sorted(stream.consumers):
+        if why := _why_no_column(stream, plan.computations[name].inputs[stream.name]):
+            return f"{why} at {name!r}"
+    return None
+
+
+def _why_no_column(stream: PlannedStream, key: KeyExtractor) -> str:
+    """Why no column has the keys of a consumer."""
     if key.function is not None:
         return "its key is computed by code"
     if len(key.fields) != 1 or "." in key.fields[0]:

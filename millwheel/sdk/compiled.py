@@ -21,14 +21,14 @@ from millwheel.sdk.declarations import UNKNOWN, ComputationDeclaration, DerivedS
 from millwheel.sdk.errors import UsageError, did_you_mean
 from millwheel.sdk.growing.codec import any_state_codec
 from millwheel.sdk.growing.fields import is_growing
-from millwheel.sdk.keys import KeyExtractor, encode_key
+from millwheel.sdk.keys import KeyExtractor, column_of_key, encode_key
 from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.plan import Plan, PlannedStream
 from millwheel.sdk.reading import hook_name, one_reading, reading_hook, reading_of_all, values_read
 from millwheel.sdk.records import EncodeAll, Record, Timer
 from millwheel.sdk.topology import TopologyGraph
 
-__all__ = ["CompiledComputation", "compile_computation", "consumers_of"]
+__all__ = ["CompiledComputation", "compile_computation", "consumers_of", "key_columns_of"]
 
 
 RecordHook = Callable[[Context[Any], Record[Any]], Awaitable[None] | None]
@@ -93,6 +93,8 @@ class CompiledComputation:
     """By input stream: how windows by columns read its records from columns. A stream without: from values alone."""
     encode_all: Mapping[str, EncodeAll] = field(default_factory=dict)
     """By output stream of a source: the encoder of many values, each as its own encoder does."""
+    tables: frozenset[str] = frozenset()
+    """The output streams of a source whose records may be columns: their values are maps in MessagePack."""
     remedy: str = ""
     """What helps if its hooks fail. Empty: what helps with all user code. See ``Computation._remedy``."""
     topology: str = ""
@@ -145,7 +147,7 @@ def compile_computation(
     windows = _by_columns(name, computation, declared.options, readings, plan.streams, verify)
     by_many = isinstance(computation, BatchComputation)
     batches = _batches(plan, declared, names) if by_many else None
-    columns = column_plan(declared, list(names.values()), plan.streams)
+    columns = column_plan(declared, list(names.values()), plan)
     return CompiledComputation(
         name=name,
         computation=computation,
@@ -196,6 +198,11 @@ def compile_computation(
             for stream in declared.outputs
             if computation._feeds and verify
         },
+        tables=frozenset(
+            stream
+            for stream in declared.outputs
+            if computation._feeds and _codec_of(name, plan.streams[stream]).format is ValueFormat.MSGPACK
+        ),
         remedy=computation._remedy,
         topology=topology.name,
         batches=batches,
@@ -272,6 +279,22 @@ def consumers_of(topology: TopologyGraph, stream: str) -> list[tuple[str, Callab
     planned = plan.streams[stream]
     extractors = {name: plan.computations[name].inputs[stream] for name in sorted(planned.consumers)}
     return [(name, _bind(extractor, planned, name)) for name, extractor in extractors.items()]
+
+
+def key_columns_of(topology: TopologyGraph, stream: str) -> dict[str, str] | None:
+    """The computations of ``topology`` that consume ``stream``, each with the column of its keys.
+
+    None: one of them finds its keys in values alone. See ``consumers_of``.
+    """
+    planned = topology.plan().streams[stream]
+    found: dict[str, str] = {}
+    for name in sorted(planned.consumers):
+        extractor = topology.plan().computations[name].inputs[stream]
+        key = column_of_key(extractor.to_proto(planned.type))
+        if key is None:
+            return None
+        found[name] = key
+    return found
 
 
 def _bind(extractor: KeyExtractor, stream: PlannedStream, consumer: str) -> Callable[[Any], bytes]:

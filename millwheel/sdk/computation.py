@@ -102,6 +102,13 @@ class Computation(ABC, Generic[In, State]):
         """
         return NO_WINDOWS
 
+    def _why_one_by_one(self, output: str) -> str | None:
+        """Why each record that it produces to an output has a value. Empty: no computation but a source has columns.
+
+        None: the records may be columns of Arrow. A source overrides it.
+        """
+        return ""
+
     def _reads(self) -> str:
         """What it reads from outside, which an update must not change. Steps of the library override it."""
         return ""

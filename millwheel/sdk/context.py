@@ -13,8 +13,9 @@ from typing import Any, Final, Generic, TypeVar
 
 from millwheel.model.limits import MAX_VALUE_BYTES
 from millwheel.model.time import LAST_TIMESTAMP, Timestamp
+from millwheel.rpc.columns import RecordColumns
 from millwheel.sdk.context_timers import TimersAndHold
-from millwheel.sdk.effects import ProducedColumns, ProducedRead, Production, Targets
+from millwheel.sdk.effects import ProducedColumns, ProducedRead, ProducedTable, Production, Targets
 from millwheel.sdk.errors import (
     ProductionTimestampError,
     UndeclaredStreamError,
@@ -46,7 +47,7 @@ class Context(TimersAndHold, Generic[State]):
         self._scope = scope
         self._productions: list[Production] | None = None
         # What a source has read at once. It comes before the other productions.
-        self._read: ProducedRead | None = None
+        self._read: ProducedRead | ProducedTable | None = None
         self._timers = None
         self._produced = 0
         self._dropped = 0
@@ -198,6 +199,37 @@ class Context(TimersAndHold, Generic[State]):
         self._made(size)
         self._scope.any_produced = True
         self._read = ProducedRead(binding.stream, encoded, stamps, targets, self._cause_name())
+        return True
+
+    def _produce_table(self, binding: OutputBinding, records: RecordColumns, most: int) -> bool:
+        """Produce records that are columns. They stay so on their way to consumers.
+
+        Invariant (G1): each has the value and the keys that it has one by one. Their source answers for the values.
+
+        Args:
+            binding: The output. It has no derived streams.
+            records: The records, of usual times, as its type has them.
+            most: As for ``_produce_all``.
+
+        Returns:
+            False, and nothing is produced, if a column does not have the keys of a consumer, if a record is too large,
+            or if the key has productions that no commit has.
+        """
+        targets = binding.key_columns
+        if targets is None or self._read is not None or self._productions is not None:
+            return False
+        if not all(records.has_keys(key) for _, key in targets if key):
+            return False
+        count = len(records)
+        if records.average * count > MAX_VALUE_BYTES and records.longest > MAX_VALUE_BYTES:
+            return False
+        size = records.average + len(binding.stream) + len(self._key) + _PRODUCTION_BYTES
+        size = count * (size + sum(len(consumer) for consumer, _ in targets))
+        if self._produced + size > most:
+            return False
+        self._made(size)
+        self._scope.any_produced = True
+        self._read = ProducedTable(binding.stream, records, targets, self._cause_name())
         return True
 
     def _caused_by(self, cause_id: Any) -> None:

@@ -14,10 +14,23 @@ import msgspec
 
 from millwheel.model.incarnation import IncarnationId
 
-__all__ = ["ProducedColumns", "ProducedRead", "Production", "Targets", "TimerSetting", "each_target"]
+__all__ = [
+    "KeyColumns",
+    "ProducedColumns",
+    "ProducedRead",
+    "ProducedTable",
+    "Production",
+    "Targets",
+    "TimerSetting",
+    "each_target",
+]
 
 Targets = tuple[tuple[IncarnationId, bytes | list[bytes]], ...]
 """The consumers of many records: each with the key of each record there, or with the one key that all of them have."""
+
+
+KeyColumns = tuple[tuple[IncarnationId, str], ...]
+"""The consumers of a table's rows: each with the column that has their keys there. Empty: all keys there are empty."""
 
 
 class TimerSetting(msgspec.Struct, frozen=True, gc=False):
@@ -64,12 +77,42 @@ class ProducedRead(msgspec.Struct, frozen=True):
     targets: Targets
     cause_id: Any = None
 
+    def sizes(self) -> list[int]:
+        """The bytes of each record."""
+        return list(map(len, self.values))
+
     def productions(self) -> list[Production]:
         """The records one by one."""
         count = len(self.values)
         targets = each_target(self.targets, count)
         columns = repeat(self.stream, count), self.values, self.timestamps, targets, repeat(self.cause_id, count)
         return list(map(Production, *columns))
+
+
+class ProducedTable(msgspec.Struct, frozen=True):
+    """Records of one stream that a hook of a source has produced as columns of Arrow."""
+
+    stream: str
+    records: Any
+    """``RecordColumns``, without keys."""
+    targets: KeyColumns
+    cause_id: Any = None
+
+    @property
+    def values(self) -> Sequence[bytes]:
+        """Their encoded values. To read one of them makes it."""
+        values: Sequence[bytes] = self.records
+        return values
+
+    def sizes(self) -> list[int]:
+        """The bytes of each record. All count alike."""
+        return [self.records.average] * len(self.records)
+
+    def productions(self) -> list[Production]:
+        """The records one by one."""
+        keys = ((name, self.records.keyed(key).keys().tolist() if key else b"") for name, key in self.targets)
+        rows = ProducedRead(self.stream, self.records[:], self.records.timestamps, tuple(keys), self.cause_id)
+        return rows.productions()
 
 
 def each_target(targets: Targets, count: int) -> Iterable[tuple[tuple[IncarnationId, bytes], ...]]:

@@ -29,6 +29,7 @@ from millwheel.sdk.typeinfo import Field, field_of, is_key_type, members, supert
 
 __all__ = [
     "KeyExtractor",
+    "column_of_key",
     "encode_key",
     "everything",
     "join_key",
@@ -129,6 +130,16 @@ class KeyExtractor:
         if self.function is not None:
             return f"key({getattr(self.function, '__qualname__', repr(self.function))})"
         return f"key({', '.join(repr(path) for path in self.fields)})"
+
+
+def column_of_key(spec: topology_pb2.KeySpec) -> str | None:
+    """The column that has the keys, where records are columns. None: only a record's value says its key.
+
+    >>> column_of_key(topology_pb2.KeySpec(fields=["item"])), column_of_key(topology_pb2.KeySpec(fields=["user.age"]))
+    ('item', None)
+    """
+    single = len(spec.fields) == 1 and not spec.function and "." not in spec.fields[0]
+    return spec.fields[0] if single else None
 
 
 def may_be_without_key(extractor: KeyExtractor, record_type: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.limits import MAX_PRODUCTIONS
 from millwheel.model.time import MIN_TIMESTAMP
-from millwheel.sdk.effects import Targets
+from millwheel.sdk.effects import KeyColumns, Targets
 
 __all__ = [
     "PAGES_TAG",
@@ -69,10 +69,11 @@ class OutputBinding:
 
     Each value is also expanded into values of ``derived`` streams, by a function for each of them. ``encode_all`` and
     ``route_all`` do the same for many values, which a source reads or windows result in. None: there is no such way.
-    Only computations that read a source have ``encode_all``.
+    Only computations that read a source have ``encode_all`` and ``key_columns``: the consumers of records that are
+    columns. None: each record needs a value.
     """
 
-    __slots__ = ("derived", "encode", "encode_all", "route", "route_all", "stream")
+    __slots__ = ("derived", "encode", "encode_all", "key_columns", "route", "route_all", "stream")
 
     def __init__(
         self,
@@ -81,10 +82,12 @@ class OutputBinding:
         route: Callable[[Any], tuple[tuple[IncarnationId, bytes], ...]],
         route_all: RouteOfAll | None = None,
         encode_all: Callable[[Sequence[Any]], list[bytes]] | None = None,
+        key_columns: KeyColumns | None = None,
     ) -> None:
         self.stream = stream
         self.encode = encode
         self.encode_all = encode_all
+        self.key_columns = key_columns
         self.route = route
         self.route_all = route_all
         self.derived: tuple[tuple[OutputBinding, Callable[[Any], Iterable[Any]]], ...] = ()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import datetime
-from operator import attrgetter
 from typing import Any, Final
 
 from millwheel.connectors.pacing import Timing
@@ -70,9 +69,8 @@ def declare_source(
     topology.add(FindSplits(source, identity, splits, timing), name=f"{called}-splits", inputs={})
     position = (generic_arguments(type(source), Source) or (Any, Any))[1]
     reads = ReadSplits[position]  # type: ignore[valid-type]
-    time_of = attrgetter(timestamp) if isinstance(timestamp, str) else timestamp
     topology.add(
-        reads(source, identity, name, record_type, timing, time_of, bad),
+        reads(source, identity, name, record_type, timing, timestamp, bad),
         name=f"{called}-reader",
         inputs={splits: key("name")},
     )

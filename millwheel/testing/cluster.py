@@ -12,8 +12,9 @@ from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.codecs import ValueCodec
-from millwheel.sdk.compiled import compile_computation, consumers_of
+from millwheel.sdk.compiled import compile_computation, consumers_of, key_columns_of
 from millwheel.sdk.declarations import StreamKind
+from millwheel.sdk.effects import KeyColumns
 from millwheel.sdk.errors import UsageError, did_you_mean
 from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.plan import Plan
@@ -232,7 +233,13 @@ class VirtualCluster:
         """Start an interval of a computation: it reads its journal."""
         program = compile_computation(self.topology, name)
         outputs = {
-            stream: OutputBinding(stream, encode, *self._route(stream), program.encode_all.get(stream))
+            stream: OutputBinding(
+                stream,
+                encode,
+                *self._route(stream),
+                program.encode_all.get(stream),
+                self._key_columns(stream) if stream in program.tables else None,
+            )
             for stream, encode in program.outputs.items()
         }
         inputs = self.plan.computations[name].inputs
@@ -287,6 +294,14 @@ class VirtualCluster:
         if not consumers:
             return FixedRoute(sink), of_all
         return lambda value: (*((consumer, extract(value)) for consumer, extract in consumers), *sink), of_all
+
+    def _key_columns(self, stream: str) -> KeyColumns | None:
+        """The consumers of records that are columns."""
+        found = key_columns_of(self.topology, stream)
+        if found is None:
+            return None
+        own = ((self.incarnations[name], key) for name, key in found.items() if name not in self.captured)
+        return (*own, (IncarnationId(_SINK + stream), ""))
 
     def locate(self, consumer: IncarnationId, key: bytes) -> str:
         """The journal of the consumer's interval that contains ``key``; empty for a sink or a removed computation."""

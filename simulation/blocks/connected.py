@@ -6,20 +6,25 @@ What is outside of the cluster survives all its processes. ``OUTSIDE`` has it, i
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections import Counter
 from collections.abc import Sequence
 from random import Random
 from typing import Any, Final
 
 import msgspec
+import pyarrow as pa
 
 import millwheel as mw
 from millwheel.connectors import Read, Sink, SinkBatch, SinkShard, SinkWriter, Source, SplitReader, Splits
+from millwheel.connectors.tables import TableRecords
 
 __all__ = ["OUTSIDE", "Feed", "FeedSplit", "Fetched", "add_connected", "connected_differences"]
 
 _LATENCY: Final = 0.03
 """The most seconds that a call takes before and after its effect."""
+_AS_TABLE: Final = 0.8
+"""The share of reads that are columns, where reads may be some."""
 _FAILS: Final = 0.05
 """The share of calls that fail, of each kind."""
 
@@ -51,6 +56,8 @@ class Feed(msgspec.Struct, frozen=True):
     batch_records: int
     allowed_skew: int | None
     rate: float | None
+    tables: bool = False
+    """Whether its reads are columns, as far as MillWheel takes them."""
 
 
 class Outside:
@@ -106,6 +113,9 @@ class _FeedSource(Source[Fetched, int]):
     def identity(self) -> str:
         return "feed"
 
+    def _why_one_by_one(self, record_type: Any) -> str:
+        return "" if self.feed.tables else super()._why_one_by_one(record_type)
+
     async def splits(self) -> Splits:
         await OUTSIDE.pass_time()
         OUTSIDE.may_fail("the search fails")
@@ -133,8 +143,27 @@ class _FeedReader(SplitReader[Fetched, int]):
         found = split.records[begin : min(there, begin + self._most)]
         self._position += len(found)
         ended = self._position == len(split.records)
-        records = [(value, mw.Timestamp(at)) for value, at in found]
-        return Read(records, self._position, ended=ended, behind=max(0, there - self._position))
+        records: list[tuple[Any, mw.Timestamp | None]] = [(value, mw.Timestamp(at)) for value, at in found]
+        behind = max(0, there - self._position)
+        return Read(self._table(records) or records, self._position, ended=ended, behind=behind)
+
+    def _table(self, records: list[tuple[Any, mw.Timestamp | None]]) -> TableRecords | None:
+        """The records as columns, now and then. None: they are rows."""
+        if not (records and self._takes_tables and OUTSIDE.chance.random() < _AS_TABLE):
+            return None
+        batch = pa.RecordBatch.from_pylist([msgspec.to_builtins(value) for value, _ in records])
+
+        async def on_the_loop(make: Any) -> Any:
+            return make()
+
+        return TableRecords(batch, lambda: records, on_the_loop, array("q", [at or 0 for _, at in records]))
+
+
+class _PassOn(mw.Computation[Fetched, None]):
+    """Produces what it gets. Its keys are a column, and those of a sink are not."""
+
+    def process_record(self, ctx: mw.Context[None], record: mw.Record[Fetched]) -> None:
+        ctx.produce("passed", record.value)
 
 
 class _Shelf(Sink[Fetched]):
@@ -160,6 +189,8 @@ def add_connected(topology: mw.Topology, given: Any) -> None:
     feed = msgspec.convert(given, Feed)
     skew = None if feed.allowed_skew is None else mw.Duration(feed.allowed_skew)
     fetched = topology.source("fetched", Fetched, _FeedSource(feed), allowed_skew=skew, records_per_second=feed.rate)
+    if feed.tables:
+        fetched = fetched.key_by("key").process("pass-on", _PassOn(), outputs={"passed": Fetched})
     fetched.key_by("key").to("shelf", _Shelf(), shards=feed.shards, batch_records=feed.batch_records)
 
 

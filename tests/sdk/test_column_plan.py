@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ import pytest
 import millwheel as mw
 from millwheel import agg, windows
 from millwheel.cli.column_use import print_columns
+from millwheel.connectors import read_files
 from millwheel.sdk.column_plan import column_plan
 from millwheel.sdk.compiled import compile_computation
 from millwheel.sdk.spec import build_spec
@@ -135,7 +137,7 @@ def topology(build: Build, record_type: Any = Sale) -> mw.Topology:
 def reasons(shop: mw.Topology, name: str = "out") -> tuple[str, dict[str, str]]:
     plan = shop.plan()
     declared = plan.computations[name]
-    by_hooks, by_values = column_plan(declared, [*declared.inputs], plan.streams)
+    by_hooks, by_values = column_plan(declared, [*declared.inputs], plan)
     return by_hooks, dict(by_values)
 
 
@@ -212,3 +214,43 @@ def test_validate_prints_computations_with_windows(capsys: pytest.CaptureFixture
     assert "no          its windows are not tumbling, or have a time zone" in capsys.readouterr().out
     print_columns(topology(BY_VALUES["a text"][0]).plan())
     assert "out          shop/sales  windows, and not tables  its filter col('item')" in capsys.readouterr().out
+
+
+def of_parquet(folder: Path, build: Build, **options: Any) -> dict[str, str]:
+    """Why the rows of files of Parquet become values."""
+    shop = mw.Topology("shop")
+    build(shop.source("sales", Sale, read_files(folder / "*.parquet", Sale), **{"timestamp": "price", **options}))
+    assert not shop.validate()
+    return reasons(shop)[1]
+
+
+def counted_twice(stream: Any) -> None:
+    counted(stream)
+    stream.key_by(lambda sale: sale.item * 2).window(TUMBLING).aggregate("second", n=agg.count())
+
+
+def counted_and_made(stream: Any) -> None:
+    counted(stream)
+    stream.map(lambda sale: sale.price, int).named("prices")
+
+
+@pytest.mark.parametrize(
+    ("build", "options", "why"),
+    [
+        (counted, {}, ""),
+        (counted, {"timestamp": None}, ""),
+        (counted, {"timestamp": lambda sale: sale.price}, "timestamp= is a function, and needs values: name a field"),
+        (counted, {"timestamp": "shop"}, "the field 'shop' of timestamp= is no Timestamp and no int"),
+        (counted_twice, {}, "its key is computed by code at 'second'"),
+        (counted_and_made, {}, "other streams are made of its records"),
+    ],
+)
+def test_rows_of_files_stay_columns(tmp_path: Path, build: Build, options: dict[str, Any], why: str) -> None:
+    expected = why and f"its records come one by one from 'sales-reader': {why}"
+    assert of_parquet(tmp_path, build, **options) == {"sales": expected}
+
+
+def test_files_of_lines_say_that_they_have_no_columns(tmp_path: Path) -> None:
+    shop = mw.Topology("shop")
+    counted(shop.source("sales", Sale, read_files(tmp_path / "*.jsonl", Sale), timestamp="price"))
+    assert reasons(shop)[1]["sales"].endswith("'sales-reader': files of jsonl have no columns")

@@ -26,6 +26,7 @@ from millwheel.worker.messages import (
 )
 from tests.telemetry.traced_driver import TracedDriver
 from tests.worker.interval.reads import ReadsAtOnce, keyed_by_end
+from tests.worker.interval.tables import TARGETS, ReadsTables, Row
 
 
 class Passing(mw.Computation[tuple[str, str], int]):
@@ -158,6 +159,21 @@ def test_what_is_produced_at_once_has_traces() -> None:
     sent = [send.delivery for send in acknowledge(driver)]
     traced = [one.values[index] for one in sent for index in sorted(one.traces or ())]
     assert traced == [msgspec.msgpack.encode(f"sampled{end}") for end in ("-a", "-y", "-a", "-z", "")]
+    assert len(driver.spans.named("send out")) == 4
+
+
+def test_what_is_produced_as_columns_has_traces() -> None:
+    """Reads of values come before those of columns in an entry, whichever hook ran first."""
+    outputs = {"out": Row, "other": str, "late": tuple[str, str]}
+    driver = TracedDriver(ReadsTables(), lambda what: "sampled" in what, outputs=outputs)
+    driver.state.scope.outputs["out"].key_columns = TARGETS[2:]
+    driver.deliver(("p", "plain", 1), ("q", "sampled", 2), ("r", "row", 3))
+    read(driver)
+    driver.commit()
+    sent = [send.delivery for send in acknowledge(driver)]
+    traced = [msgspec.msgpack.decode(one.values[index]) for one in sent for index in sorted(one.traces or ())]
+    assert [one["key"] for one in traced[:-1]] == [f"{key}sampled" for key in "ayaz"]
+    assert traced[-1] == "sampled"
     assert len(driver.spans.named("send out")) == 4
 
 

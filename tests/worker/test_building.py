@@ -39,7 +39,7 @@ def builder(number: int, settings: IntervalSettings) -> Builder:
     programs = SimpleNamespace(
         has=lambda _: True, compile=lambda code, name, computation: compile_computation(topology, computation)
     )
-    routing = SimpleNamespace(bind=lambda *_: SimpleNamespace(derived=()), locate=None)
+    routing = SimpleNamespace(bind=lambda *_, tables: SimpleNamespace(derived=()), locate=None)
     doubles = cast("Any", known), cast("Any", programs), cast("Any", routing)
     return Builder(*doubles, settings, lambda _: IntervalMeasures(), BatchTime())
 

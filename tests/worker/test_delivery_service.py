@@ -21,7 +21,8 @@ from millwheel.rpc.columns import RecordColumns
 from millwheel.rpc.deliveries import decode_delivery, encode_delivery
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1 import delivery_pb2_grpc
-from millwheel.worker.messages import Acknowledged, AnswerDelivery, Delivery, Resend
+from millwheel.worker.messages import Acknowledged, AnswerDelivery, Delivery, DeliveryOrder, Resend
+from millwheel.worker.process import delivery_service
 from millwheel.worker.process.delivery_service import DeliveryService
 from millwheel.worker.process.destinations import HostChannel
 from millwheel.worker.process.host import CoreHost
@@ -310,3 +311,38 @@ async def test_an_earlier_version_owns_no_newer_delivery(sent: Delivery) -> None
 
         call = delivery_pb2_grpc.DeliveryServiceStub(channel).Deliver(requests())
         assert [answer.outcome async for answer in call] == [wire.DELIVERY_OUTCOME_NOT_OWNER]
+
+
+@pytest.mark.guarantee("G8", section="6.1.1")
+async def test_a_worker_without_pyarrow_gets_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that a source has read as columns comes again as rows, under the same ids."""
+    monkeypatch.setattr(delivery_service, "has_columns", lambda: False)
+    receiver, sender = hosted(lambda event: [AnswerDelivery(event, ACKED)]), hosted(journal="u.1.j1")
+    sent = replace(by_columns(), token=4, ids=PositionIds("p", 0, range(5, 7), (), True))
+    async with delivering({"c.1.j1": receiver}) as address:
+        peer = PeerConnection(address, open_channel)
+        peer.send(sent, HostChannel(sender))
+        await until(lambda: core_of(sender).of(Resend))
+        assert core_of(receiver).of(Delivery) == []
+        peer.send(sent, HostChannel(sender))
+        await until(lambda: core_of(sender).of(Acknowledged) or len(core_of(sender).of(Resend)) > 1)
+        await peer.close()
+    (got,) = core_of(receiver).of(Delivery)
+    assert (got.keys, got.values, list(got.timestamps)) == (list(sent.keys), list(sent.values), [1, 2])
+    assert (got.ids.positions, got.ids.complete) == (range(5, 7), True)
+    assert isinstance(sent.values, RecordColumns), "another worker may read columns"
+
+
+@pytest.mark.guarantee("G9", section="6.1.1")
+async def test_columns_of_an_interval_reach_another_worker() -> None:
+    receiver, sender = hosted(lambda event: [AnswerDelivery(event, ACKED)]), hosted(journal="u.1.j1")
+    sent = replace(by_columns(), token=4, ids=PositionIds("p", 0, [5, 9], (), True), order=DeliveryOrder(4, 0, 1))
+    async with delivering({"c.1.j1": receiver}) as address:
+        peer = PeerConnection(address, open_channel)
+        peer.send(sent, HostChannel(sender))
+        await until(lambda: core_of(sender).of(Acknowledged))
+        await peer.close()
+    (got,) = core_of(receiver).of(Delivery)
+    assert isinstance(got.values, RecordColumns)
+    assert (list(got.keys), got.values[:], got.timestamps) == (list(sent.keys), sent.values[:], sent.timestamps)
+    assert (got.ids.positions, got.ids.complete, got.order) == ([5, 9], True, sent.order)

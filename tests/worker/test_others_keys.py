@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from millwheel.model.catalog import Catalog, Consumer
+from millwheel.model.formats import RESULT_COLUMNS
 from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.effects import ProducedRead
@@ -29,6 +30,7 @@ class OneConsumer:
     """A catalog in which COUNT reads every stream, until a test changes it."""
 
     shape = 1
+    format = RESULT_COLUMNS
 
     def __init__(self) -> None:
         self.found = [COUNT]
@@ -77,3 +79,35 @@ def test_keys_that_stop_an_iteration_are_an_error_of_many_values() -> None:
     assert route_all is not None
     with pytest.raises(ValueError, match="StopIteration"):
         route_all(["x", "y", "z"])
+
+
+def by_field(*fields: str, name: str = "sum") -> Consumer:
+    """A consumer whose key is a field, or several."""
+    key = specs.KeySpec(fields=fields)
+    return Consumer(
+        IncarnationId(f"{name}.1"), "web", name, key, specs.CodeReference(), exactly_once=True, feedback=False,
+        log=False,
+    )  # fmt: skip
+
+
+@pytest.mark.guarantee("G1", section="4.2")
+def test_tables_go_to_the_consumers_of_now() -> None:
+    catalog = OneConsumer()
+    routing = CatalogRouting(cast("Catalog", catalog), lambda consumer, stream: str.encode)
+    binding, rows = routing.bind("web/clicks", bytes, tables=True), routing.bind("web/clicks", bytes)
+    several = [by_field("item"), LOG]
+    cases: list[tuple[list[Consumer], Any]] = [
+        ([COUNT], None),
+        (several, (("sum.1", "item"), ("log.2", ""))),
+        ([*several, COUNT], None),
+        ([by_field("item", "shop")], None),
+        ([by_field("user.name")], None),
+        ([], ()),
+    ]
+    for found, expected in cases:
+        catalog.found = found
+        routing.refresh()
+        assert (binding.key_columns, rows.key_columns) == (expected, None)
+    catalog.found, catalog.format = several, RESULT_COLUMNS - 1
+    routing.refresh()
+    assert binding.key_columns is None, "the other workers do not know such entries"

@@ -16,12 +16,14 @@ from msgspec.structs import replace
 from millwheel.model.incarnation import IncarnationId
 from millwheel.sdk.effects import Targets, each_target
 from millwheel.store.contract import CorruptValueError
+from millwheel.worker.interval.column_run import ColumnRun
 from millwheel.worker.interval.panes.changes import PaneChange
 
 __all__ = [
     "FORMAT",
     "PANES_FORMAT",
     "RUNS_FORMAT",
+    "TABLES_FORMAT",
     "BaseMeta",
     "InheritedRow",
     "IntervalEntry",
@@ -43,6 +45,9 @@ PANES_FORMAT: Final = 3
 
 RUNS_FORMAT: Final = 4
 """The format of entries with runs of productions. A cluster has them from format ``RESULT_COLUMNS`` on."""
+
+TABLES_FORMAT: Final = 5
+"""The format of entries with columns of Arrow. A cluster has them from format ``RESULT_COLUMNS`` on."""
 
 _ROW_BYTES: Final = 24
 """About the size of a production's row without its value, keys and names."""
@@ -166,6 +171,8 @@ class IntervalEntry(msgspec.Struct, array_like=True, frozen=True):
     """The changes of windows by columns."""
     runs: list[ProductionRun] = []
     """Productions before those in ``productions``. ``decode_entry`` adds them to these."""
+    tables: list[ColumnRun] = []
+    """Productions behind ``runs``, and before those in ``productions``. ``decode_entry`` adds them, too."""
 
 
 class BaseMeta(msgspec.Struct, array_like=True, frozen=True):
@@ -190,21 +197,23 @@ def decode_entry(blob: bytes, where: str) -> IntervalEntry:
 
     Raises:
         CorruptValueError: ``blob`` is not an entry of this format; the error names ``where``.
+        NotInstalledError: It has columns of Arrow, and pyarrow is missing.
     """
     try:
         entry = _entry_decoder.decode(blob)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptValueError(where, f"not a journal entry: {error}") from error
-    if entry.format not in (FORMAT, PANES_FORMAT, RUNS_FORMAT):
-        known = f"this version reads formats {FORMAT}, {PANES_FORMAT} and {RUNS_FORMAT}"
+    if entry.format not in (FORMAT, PANES_FORMAT, RUNS_FORMAT, TABLES_FORMAT):
+        known = f"this version reads formats {FORMAT}, {PANES_FORMAT}, {RUNS_FORMAT} and {TABLES_FORMAT}"
         raise CorruptValueError(where, f"journal entry of format {entry.format}; {known}")
-    if not entry.runs:
+    if not entry.runs and not entry.tables:
         return entry
     try:
         rows = [row for run in entry.runs for row in run.rows()]
+        rows += [row for table in entry.tables for row in table.rows()]
     except ValueError as error:
         raise CorruptValueError(where, f"not a journal entry: {error}") from error
-    return replace(entry, productions=rows + entry.productions, runs=[])
+    return replace(entry, productions=rows + entry.productions, runs=[], tables=[])
 
 
 def encode_part(value: Any) -> bytes:

@@ -117,7 +117,9 @@ class Builder:
         code = code_of(record.spec, spec)
         program = self._programs.compile(code, record.spec.name, spec.name)
         outputs = {
-            name: self._routing.bind(full_name(record.spec.name, name), encode, program.encode_all.get(name))
+            name: self._routing.bind(
+                full_name(record.spec.name, name), encode, program.encode_all.get(name), tables=name in program.tables
+            )
             for name, encode in program.outputs.items()
         }
         inputs = tuple(edge.stream for edge in spec.inputs if not edge.feedback)

@@ -15,14 +15,17 @@ from typing import Any, Final, Protocol
 
 from millwheel.coordination.contract import Coordinator, CoordinatorError
 from millwheel.model.catalog import Catalog, Consumer
+from millwheel.model.formats import RESULT_COLUMNS
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.interval_map import interval_from_proto
 from millwheel.model.outbound import AnswerKind, answer_kind
 from millwheel.model.stream_names import owner_of
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.sdk.effects import KeyColumns
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import KeyExtractionError
+from millwheel.sdk.keys import column_of_key
 from millwheel.sdk.scope import FixedRoute, OutputBinding, RouteOfAll, route_of_all
 from millwheel.worker.messages import Acknowledged, Delivery, Refused, SendDelivery
 from millwheel.worker.process.host import CoreHost, RunningInterval
@@ -47,6 +50,8 @@ class CatalogRouting:
         self._catalog = catalog
         self._extractor_of = extractor_of
         self._bindings: list[tuple[str, OutputBinding]] = []
+        self._of_tables: set[int] = set()
+        """The ids of the bindings whose producers may produce columns."""
         self._located: dict[IncarnationId, tuple[list[bytes], list[tuple[bytes | None, str]]]] = {}
         """By consumer: the first keys of intervals that were looked up, and their ends and journals."""
         self._located_shape = -1
@@ -57,15 +62,24 @@ class CatalogRouting:
         stream: str,
         encode: Callable[[Any], bytes],
         encode_all: Callable[[Sequence[Any]], list[bytes]] | None = None,
+        *,
+        tables: bool = False,
     ) -> OutputBinding:
-        """A binding for one producer of ``stream``. It is kept up to date until ``release``."""
+        """A binding for one producer of ``stream``. It is kept up to date until ``release``.
+
+        ``tables``: whether the producer may produce columns.
+        """
         binding = OutputBinding(stream, encode, *self._route(stream), encode_all)
+        if tables:
+            binding.key_columns = self._key_columns(stream)
+            self._of_tables.add(id(binding))
         self._bindings.append((stream, binding))
         return binding
 
     def release(self, bindings: list[OutputBinding]) -> None:
         """These bindings are not used any more."""
         gone = {id(binding) for binding in bindings}
+        self._of_tables -= gone
         self._bindings = [(stream, one) for stream, one in self._bindings if id(one) not in gone]
 
     def refresh(self) -> None:
@@ -75,6 +89,8 @@ class CatalogRouting:
             if stream not in routes:
                 routes[stream] = self._route(stream)
             binding.route, binding.route_all = routes[stream]
+            if id(binding) in self._of_tables:
+                binding.key_columns = self._key_columns(stream)
 
     def locate(self, consumer: IncarnationId, key: bytes) -> str:
         """The journal of the interval of ``consumer`` with ``key``. Empty while there is none."""
@@ -99,6 +115,18 @@ class CatalogRouting:
         starts.insert(index, keys.start)
         found.insert(index, (keys.end, interval.journal))
         return interval.journal
+
+    def _key_columns(self, stream: str) -> KeyColumns | None:
+        """The consumers of records that are columns. None: one of them has no column of keys, or the format none."""
+        if self._catalog.format < RESULT_COLUMNS:
+            return None
+        found: list[tuple[IncarnationId, str]] = []
+        for one in self._catalog.consumers(stream):
+            key = "" if one.log else column_of_key(one.key)
+            if key is None:
+                return None
+            found.append((one.incarnation, key))
+        return tuple(found)
 
     def _route(self, stream: str) -> tuple[Route, RouteOfAll]:
         """A function from a value to its (consumer, key) pairs, and one for many values."""

@@ -9,7 +9,7 @@ import grpc
 
 from millwheel.model.deliveries import Delivery
 from millwheel.model.outbound import OutstandingAttempts, answer_kind
-from millwheel.rpc.deliveries import answered_tokens, encode_delivery
+from millwheel.rpc.deliveries import answered_tokens, encode_delivery, without_columns
 from millwheel.rpc.delivery_connection import DeliveryConnection
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
@@ -36,6 +36,8 @@ class PeerConnection:
     def __init__(self, address: str, open_channel: Callable[[str], grpc.aio.Channel]) -> None:
         self._outstanding = OutstandingAttempts[tuple[AnswerChannel, int]]()
         self._next = 1
+        self._by_rows = False
+        """Whether the worker has answered that it reads no columns. The next process there may read them."""
         self._connection = DeliveryConnection[wire.DeliverRequest](address, lambda made: made, self, open_channel)
 
     @property
@@ -50,7 +52,7 @@ class PeerConnection:
             return
         number, self._next = self._next, self._next + 1
         # Encoded here: a batch that cannot be encoded ends its own interval, not every delivery to the worker.
-        request = encode_delivery(delivery, number)
+        request = encode_delivery(without_columns(delivery) if self._by_rows else delivery, number)
         self._outstanding.add(number, len(delivery.keys), (channel, delivery.token))
         self._connection.send(request)
 
@@ -66,6 +68,7 @@ class PeerConnection:
 
     def disconnected(self, address: str) -> None:
         """The stream has ended: unanswered batches are sent again."""
+        self._by_rows = False
         self._fail_open()
 
     def broke(self, address: str, error: Exception) -> bool:
@@ -74,6 +77,8 @@ class PeerConnection:
 
     def answered(self, response: wire.DeliverResponse) -> None:
         """Bring an answer to the senders of its batches."""
+        if response.outcome == DeliveryOutcome.DELIVERY_OUTCOME_NO_COLUMNS:
+            self._by_rows = True
         kind = answer_kind(response.outcome)
         for number in answered_tokens(response):
             known = self._outstanding.answered(number, kind, response.indexes)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from millwheel.connectors.files.calls import on_thread
@@ -12,6 +13,13 @@ from millwheel.connectors.files.position import FilePosition, digest_of
 from millwheel.connectors.files.records import PlaceFields, RecordType
 from millwheel.connectors.files.storage import FileInfo, RangeFile, Storage
 from millwheel.connectors.source import Read, SplitReader, UnreadRecord
+from millwheel.connectors.tables import (
+    TABLE_ROWS,
+    JoinedTables,
+    TableForm,
+    TableRecords,
+    plain_fields,
+)
 from millwheel.model.time import Timestamp
 
 __all__ = ["READ_ROWS", "RowsReader"]
@@ -42,6 +50,10 @@ class RowsReader(SplitReader[T, FilePosition]):
         self._batch: Any = None
         """The rows that were decoded and not returned."""
         self._rows = 0
+        fields = plain_fields(record_type.type)
+        self._fields = None if isinstance(fields, str) else fields
+        self._form: TableForm | None = None
+        """How its rows become columns. None: each needs a value."""
 
     async def read(self) -> Read[T, FilePosition]:
         return await on_thread(self._read)
@@ -63,16 +75,10 @@ class RowsReader(SplitReader[T, FilePosition]):
                 f"{self._storage.name(self._path)} cannot be read as Parquet behind row {self._position.offset:,}: "
                 f"{error}. Put a whole file in its place, or leave it out of the pattern"
             ) from error
-        batch, position = self._batch, self._position
-        rows = []
-        if batch:
-            sized = _READ_BYTES * len(batch) // max(batch.nbytes, 1)
-            most = max(min(sized, self._type.most_records, self.most_records), 1)
-            rows = [self._record(number, row) for number, row in enumerate(batch[:most].to_pylist(), position.line + 1)]
-            self._batch = batch[most:]
-        done = position.offset + len(rows)
+        position = self._position
+        records = self._taken(position.line + 1) if self._batch else []
+        done = position.offset + len(records)
         self._position = FilePosition(done, done, digest=position.digest)
-        records: list[tuple[Any, Timestamp | None]] = [(row, None) for row in rows]
         if done >= self._rows:
             self._batches = self._batch = None
         return Read(
@@ -82,6 +88,50 @@ class RowsReader(SplitReader[T, FilePosition]):
             behind=self._rows - done,
             places=lambda index: f"row {position.line + 1 + index}",
         )
+
+    def _taken(self, first: int) -> Sequence[tuple[Any, Timestamp | None]]:
+        """The next records. ``first``: the number of the first one."""
+        if self._takes_tables and self._form is not None and (table := self._table(self._form, first)) is not None:
+            return table
+        batch = self._batch
+        sized = _READ_BYTES * len(batch) // max(batch.nbytes, 1)
+        most = max(min(sized, READ_ROWS, self._type.most_records, self.most_records), 1)
+        self._batch = batch[most:]
+        return self._records(batch[:most], first)
+
+    def _table(self, form: TableForm, first: int) -> TableRecords | None:
+        """The next rows as columns: those of several batches, up to the first that needs values. None: that one."""
+        rows, joined = list[Any](), JoinedTables(min(self.most_records, TABLE_ROWS))
+        while self._batch and (room := joined.room):
+            part = form.columns_of(self._batch[:room], self._path, first + joined.rows)
+            if part is None or not joined.takes(part):
+                break
+            rows.append(self._batch[: len(part)])
+            self._batch = self._batch[len(part) :] or self._next_batch()
+        batch = joined.batch()
+        return None if batch is None else TableRecords(batch, partial(self._records_of, rows, first), on_thread)
+
+    def _next_batch(self) -> Any:
+        """The next batch. None: there is none, or it cannot be decoded. Then the next read says so."""
+        import pyarrow
+
+        assert self._batches is not None
+        try:
+            return next(self._batches, None)
+        except (pyarrow.ArrowException, OSError, EOFError):
+            self._batches = None
+            return None
+
+    def _records_of(self, batches: Sequence[Any], first: int) -> list[tuple[Any, Timestamp | None]]:
+        """The records of some batches, one after the other."""
+        found: list[tuple[Any, Timestamp | None]] = []
+        for batch in batches:
+            found += self._records(batch, first + len(found))
+        return found
+
+    def _records(self, batch: Any, first: int) -> list[tuple[Any, Timestamp | None]]:
+        """The records of some rows, without columns."""
+        return [(self._record(number, row), None) for number, row in enumerate(batch.to_pylist(), first)]
 
     def _open(self, info: FileInfo) -> Iterator[Any]:
         """The batches of rows from the position on."""
@@ -98,7 +148,27 @@ class RowsReader(SplitReader[T, FilePosition]):
         # Not whole columns of a group of rows: there may be many files.
         file = load_parquet().ParquetFile(RangeFile(self._storage, info), buffer_size=self._storage.chunk)
         self._rows = file.metadata.num_rows
-        return self._batches_of(file, self._chosen(file, name))
+        chosen = self._chosen(file, name)
+        if self._fields is not None:
+            self._form = self._form_of(file.schema_arrow, chosen)
+        return self._batches_of(file, chosen)
+
+    def _form_of(self, schema: Any, chosen: Sequence[str] | None) -> TableForm | None:
+        """How the rows of a file become columns."""
+        import pyarrow as pa
+
+        assert self._fields is not None
+        places = {self._columns.file: False, self._columns.line: True}
+        places.pop("", None)
+        there = [field for field in schema if chosen is None or field.name in chosen]
+        numbers = [
+            field.with_type(pa.int64())
+            if pa.types.is_timestamp(field.type) and self._type.is_number(field.name)
+            else field
+            for field in there
+        ]
+        form = TableForm(self._fields, pa.schema(numbers), places)
+        return form if form.fits else None
 
     def _chosen(self, file: Any, name: str) -> list[str] | None:
         """The columns that the type has. None: all."""
@@ -118,10 +188,25 @@ class RowsReader(SplitReader[T, FilePosition]):
         while groups and (size := file.metadata.row_group(groups[0]).num_rows) <= skip:
             del groups[0]
             skip -= size
-        for batch in file.iter_batches(READ_ROWS, groups, chosen) if groups else ():
+        if not groups:
+            return
+        for batch in file.iter_batches(self._rows_at_once(file, groups, chosen), groups, chosen):
             if skip < len(batch):
                 yield self._with_numbers(batch[skip:])
             skip = max(skip - len(batch), 0)
+
+    def _rows_at_once(self, file: Any, groups: list[int], chosen: list[str] | None) -> int:
+        """How many rows are decoded at a time. To decode many costs a fifth for each, and all of them are in memory.
+
+        The first rows and the file's own sizes say how large a row is. Equal texts may have no size of their own there.
+        """
+        if self._form is None or not self._takes_tables:
+            return READ_ROWS
+        first = next(file.iter_batches(READ_ROWS, groups[:1], chosen), ())
+        largest = first.nbytes // len(first) if first else 0
+        for one in map(file.metadata.row_group, groups):
+            largest = max(largest, one.total_byte_size // max(one.num_rows, 1))
+        return int(max(READ_ROWS, min(_READ_BYTES // max(largest, 1), TABLE_ROWS)))
 
     def _with_numbers(self, batch: Any) -> Any:
         """The batch with its times in microseconds: as numbers where the type has numbers."""

@@ -21,6 +21,7 @@ from millwheel.connectors.files.storage import FileInfo, storage_of
 from millwheel.connectors.files.texts import is_compressed
 from millwheel.connectors.source import Source, SplitReader, Splits
 from millwheel.connectors.starts import checked_start
+from millwheel.connectors.tables import plain_fields
 from millwheel.model.time import Duration, Timestamp, format_timestamp
 from millwheel.rpc.clock import wall_now
 from millwheel.sdk.errors import UsageError
@@ -144,6 +145,14 @@ class _FilesSource(Source[T, FilePosition], Generic[T]):
         if len(text) <= _LONGEST_SHOWN:
             return text
         return f"{text[:_LONGEST_SHOWN]}... ({blake2b(text.encode(), digest_size=16).hexdigest()})"
+
+    def _why_one_by_one(self, record_type: Any) -> str:
+        if self.form != PARQUET:
+            return f"files of {self.form} have no columns"
+        if record_type != self.record_type:
+            return "its type is not that of the files' rows"
+        fields = plain_fields(record_type)
+        return fields if isinstance(fields, str) else ""
 
     async def splits(self) -> Splits:
         names = await on_thread(partial(storage_of(self.pattern.root).find, self.pattern.parts, self.since))

@@ -140,7 +140,7 @@ class CommitPipeline:
         self._append_began = self._setup.meter.clock()
         self._measures.entry_bytes.add(len(blob))
         self._measures.entry_records.add(entry.counts[0])
-        size = len(blob) + sum(run.spared for run in entry.runs)
+        size = len(blob) + sealed.spared
         if len(blob) > self._setup.settings.entry_bytes:
             return [self._divided.write(sealed.commit, blob, size)]
         return [self._journal.append(sealed.commit, blob, size, self.checkpoints.rows.acknowledged, self._sync)]

@@ -7,15 +7,42 @@ from itertools import chain, groupby
 from typing import Any
 
 from millwheel.sdk.context import Context
-from millwheel.sdk.effects import ProducedRead, Production
+from millwheel.sdk.effects import ProducedRead, ProducedTable, Production
+from millwheel.worker.interval.column_run import UnsentTable
 from millwheel.worker.interval.entry import ProductionRun
 
-__all__ = ["reads_in", "rows_behind", "runs_of_reads"]
+__all__ = ["places_of_reads", "reads_in", "rows_behind", "runs_of_reads", "tables_in"]
 
 
 def reads_in(contexts: Mapping[bytes, Context[Any]]) -> Iterator[tuple[bytes, ProducedRead]]:
-    """What the hooks of a batch have produced at once, with the producing key of each."""
-    return ((key, context._read) for key, context in contexts.items() if context._read is not None)
+    """What the hooks of a batch have produced at once and as values, with the producing key of each."""
+    reads = ((key, context._read) for key, context in contexts.items())
+    return ((key, read) for key, read in reads if isinstance(read, ProducedRead))
+
+
+def tables_in(contexts: Mapping[bytes, Context[Any]], position: int) -> list[UnsentTable]:
+    """What the hooks of a batch have produced as columns. ``position``: that of the first record.
+
+    Invariant (G15): a key has one read in a commit. So it does not matter for its order that tables come behind runs.
+    """
+    found: list[UnsentTable] = []
+    for key, context in contexts.items():
+        if isinstance(read := context._read, ProducedTable):
+            found.append(UnsentTable(position, key, read))
+            position += len(read.values)
+    return found
+
+
+def places_of_reads(contexts: Mapping[bytes, Context[Any]]) -> dict[bytes, range]:
+    """By key: the places of what it has produced at once, among all that is in runs and tables of its commit."""
+    sizes = [(key, len(read.values)) for key, read in reads_in(contexts)]
+    sizes += [(one.producer, len(one.table.values)) for one in tables_in(contexts, 0)]
+    found: dict[bytes, range] = {}
+    at = 0
+    for key, size in sizes:
+        found[key] = range(at, at + size)
+        at += size
+    return found
 
 
 def runs_of_reads(reads: Iterable[tuple[bytes, ProducedRead]], position: int) -> list[ProductionRun]:

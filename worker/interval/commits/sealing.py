@@ -15,14 +15,16 @@ from millwheel.sdk.errors import TooLargeError, ValueEncodeError
 from millwheel.sdk.options import LateAction
 from millwheel.sdk.scope import UNSET
 from millwheel.worker.dedup import IdDelta
+from millwheel.worker.interval.column_run import UnsentTable
 from millwheel.worker.interval.commits.production_ids import deterministic_id
-from millwheel.worker.interval.commits.read_runs import reads_in, rows_behind, runs_of_reads
+from millwheel.worker.interval.commits.read_runs import reads_in, rows_behind, runs_of_reads, tables_in
 from millwheel.worker.interval.commits.result_runs import Produced, runs_of
 from millwheel.worker.interval.commits.timer_changes import TimerChanges
 from millwheel.worker.interval.entry import (
     FORMAT,
     PANES_FORMAT,
     RUNS_FORMAT,
+    TABLES_FORMAT,
     IntervalEntry,
     ProductionRow,
     ProductionRun,
@@ -65,6 +67,8 @@ class Sealed:
         """Tokens of the weak productions that the commit waits for (6.1.3)."""
         self.size = 0
         """Maximum bytes of its entry with all productions stored. Counted only if batches may join the commit."""
+        self.spared = 0
+        """About how many bytes more its entry would have as rows, which a takeover makes of its runs and tables."""
         self.timers = 0
         """The number of timers that it has set."""
         self.joined: dict[tuple[bytes, bool, str], TimerRow] | None = None
@@ -222,13 +226,15 @@ class Sealer:
         holds: list[tuple[bytes, int | None]] = []
         # A key with a context in the batch gets no result of a pane. So its results come before what its hooks produce.
         made = 0 if sealed.entry is None else len(sealed.entry.productions)
-        runs, producing = list[ProductionRun](), list[Produced](batch.results)
+        runs, tables, producing = list[ProductionRun](), list[UnsentTable](), list[Produced](batch.results)
         reads_in_runs = self._reads_in_runs(batch)
         if reads_in_runs:
             runs = runs_of_reads(reads_in(batch.contexts), first | made)
+            tables = tables_in(batch.contexts, runs[-1].positions.stop if runs else first | made)
         elif producing and self._setup.config.result_columns:
             runs, producing = runs_of(producing, first | made)
         made += sum(len(run.values) for run in runs)
+        made += sum(len(one.table.values) for one in tables)
         dropped = 0
         for key, context in batch.contexts.items():
             dropped += context._dropped
@@ -255,7 +261,7 @@ class Sealer:
         duplicates, self._ids.duplicates = self._ids.duplicates, 0
         panes = seal_changes(self._panes) if self._panes.changed else []
         entry = IntervalEntry(
-            RUNS_FORMAT if runs else PANES_FORMAT if panes else FORMAT,
+            TABLES_FORMAT if tables else RUNS_FORMAT if runs else PANES_FORMAT if panes else FORMAT,
             self._clocks.watermark,
             self._clocks.wall,
             changed,
@@ -269,9 +275,11 @@ class Sealer:
             [],
             panes,
             runs,
+            [one.stored() for one in tables],
         )
+        sealed.spared += sum(run.spared for run in runs) + sum(one.spared for one in tables)
         committed, now = not sealed.stored_first, self._clocks.elapsed
-        return entry, self._outbox.add(productions, runs=runs, committed=committed, now=now)
+        return entry, self._outbox.add(productions, runs=runs, tables=tables, committed=committed, now=now)
 
     def _reads_in_runs(self, batch: HookBatch) -> bool:
         """Whether what sources have read in the batch is stored as runs, and not as rows.

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from itertools import chain
 
 from millwheel.sdk.effects import ProducedColumns
+from millwheel.worker.interval.commits.read_runs import places_of_reads
 from millwheel.worker.interval.commits.sealing import Sealed, Sealer
 from millwheel.worker.interval.entry import IntervalEntry, ProductionRow
 from millwheel.worker.interval.hooks.runner import HookBatch
@@ -62,30 +63,32 @@ class TracedSealer(Sealer):
         sought = sum(key in contexts for key in marks)
         if not sought:
             return
-        rows, read = _rows_of(entry), 0
+        rows = _rows_of(entry)
         in_runs = self._reads_in_runs(batch)
-        at = sum(len(run.values) for run in entry.runs) if in_runs else 0
+        at = len(rows) - len(entry.productions) if in_runs else 0
+        reads = places_of_reads(contexts) if in_runs else {}
         for one in batch.results:
             at += len(one.keys if isinstance(one, ProducedColumns) else one[1])
         for key, context in contexts.items():
             if not sought:
                 return
-            count = produced_by(context)
-            first = len(context._read.values) if context._read is not None and in_runs else 0
+            count, read = produced_by(context), reads.get(key, range(0))
             if key in marks:
                 sought -= 1
-                own = [*rows[read : read + first], *rows[at : at + count - first]]
+                own = [*rows[read.start : read.stop], *rows[at : at + count - len(read)]]
                 for mark in marks.pop(key):
                     if mark.context is context:
                         self._traces.produced(mark.span, own[mark.first : mark.last])
-            read, at = read + first, at + count - first
+            at += count - len(read)
 
 
 def _rows_of(entry: IntervalEntry) -> list[ProductionRow]:
     """All productions of the entry."""
-    if not entry.runs:
+    if not entry.runs and not entry.tables:
         return entry.productions
-    return [*chain.from_iterable(run.rows() for run in entry.runs), *entry.productions]
+    in_runs = chain.from_iterable(run.rows() for run in entry.runs)
+    in_tables = chain.from_iterable(table.rows() for table in entry.tables)
+    return [*in_runs, *in_tables, *entry.productions]
 
 
 def sealer_for(state: IntervalState, failed: Callable[[bytes, Exception], None]) -> Sealer:

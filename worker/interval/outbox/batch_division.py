@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
-__all__ = ["parts_of", "places_by_journal"]
+from millwheel.rpc.column_keys import bytes_in
+from millwheel.rpc.columns import RecordColumns
+
+__all__ = ["parts_of", "places_by_journal", "tables_by_journal"]
 
 
 def places_by_journal(locate: Callable[[bytes], str], keys: Sequence[bytes]) -> list[tuple[str, Sequence[int] | None]]:
@@ -26,6 +30,36 @@ def places_by_journal(locate: Callable[[bytes], str], keys: Sequence[bytes]) -> 
     for at, key in enumerate(keys):
         add[key](at)
     return [(name, None if len(places) == 1 else chosen) for name, chosen in places.items()]
+
+
+def tables_by_journal(
+    locate: Callable[[bytes], str], records: RecordColumns
+) -> Iterator[tuple[str, RecordColumns, Sequence[int] | None]]:
+    """The journals that own the keys of some records, each with its records and their places. None: all of them.
+
+    As ``places_by_journal``, without a key for each record.
+    """
+    keys = records.keys()
+    least, greatest = keys.extremes()
+    journal = locate(least)
+    if least == greatest or (journal and locate(greatest) == journal):
+        yield journal, records, None
+        return
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    distinct = keys.column.dictionary_encode()
+    journals = [locate(key) for key in bytes_in(distinct.dictionary)]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(journals))}
+    if len(numbers) == 1:
+        yield journals[0], records, None
+        return
+    of_distinct = array("i", [numbers[name] for name in journals])
+    each = pa.Array.from_buffers(pa.int32(), len(of_distinct), [None, pa.py_buffer(of_distinct)])
+    of_records = each.take(distinct.indices)
+    for name, number in numbers.items():
+        places = pc.indices_nonzero(pc.equal(of_records, pa.scalar(number, pa.int32())))
+        yield name, records.taken(places), places.to_pylist()
 
 
 def parts_of(

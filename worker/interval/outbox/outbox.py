@@ -19,8 +19,10 @@ from typing import Final, TypeVar
 
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.outbound import UnackedBatches
+from millwheel.rpc.columns import bytes_of
+from millwheel.worker.interval.column_run import UnsentTable
 from millwheel.worker.interval.entry import ProductionRow, ProductionRun
-from millwheel.worker.interval.outbox.batch_division import parts_of, places_by_journal
+from millwheel.worker.interval.outbox.batch_division import parts_of, places_by_journal, tables_by_journal
 from millwheel.worker.interval.outbox.flows import (
     INDEX_BITS,
     MAX_BATCH_BYTES,
@@ -113,14 +115,16 @@ class Outbox:
         sequence: str = "",
         *,
         runs: Iterable[ProductionRun] = (),
+        tables: Iterable[UnsentTable] = (),
         committed: bool = True,
         now: int = 0,
     ) -> list[ProductionBatch]:
         """Add productions of one sequence, by increasing position. Returns their outbound batches, not sent yet.
 
-        ``runs``: own productions before those in ``rows``. ``committed`` False: they are not sent before ``release``.
+        ``runs``: own productions before those in ``rows``. ``tables``: those behind these, and before ``rows``.
+        ``committed`` False: they are not sent before ``release``.
         """
-        batches = [*self._group_runs(runs), *self._group(rows, sequence)]
+        batches = [*self._group_runs(runs), *self._group_tables(tables), *self._group(rows, sequence)]
         for one in batches:
             self._insert(one)
             one.committed, one.since = committed, now
@@ -178,6 +182,25 @@ class Outbox:
                         positions = [run.position + at for at in chosen]
                     # Each record of the run has one key at the consumer. So what is left out is due to other intervals.
                     yield from self._made_of(place, positions, columns, complete=True)
+
+    def _group_tables(self, tables: Iterable[UnsentTable]) -> Iterator[ProductionBatch]:
+        """Group records that are columns: a batch for each interval that has some.
+
+        Invariant (G13): a table is no larger than a batch may be. Its reader sees to it.
+        """
+        for one in tables:
+            table = one.table
+            for consumer, key in table.targets:
+                locate = partial(self._locate, consumer)
+                for journal, records, places in tables_by_journal(locate, table.records.keyed(key)):
+                    batch = ProductionBatch(self._next_token, consumer, table.stream, journal, "")
+                    self._next_token += 1
+                    batch.age, batch.bytes, batch.complete = _OWN_AGE, bytes_of(records), True
+                    own = range(one.position, one.position + len(table.records))
+                    batch.positions = own if places is None else [own[at] for at in places]
+                    batch.keys, batch.values, batch.timestamps = records.keys(), records, records.timestamps
+                    batch.producers = [one.producer] * len(records)
+                    yield batch
 
     def _made_of(
         self,

@@ -1,0 +1,88 @@
+"""What a source has read as columns, in the entry of a commit (5.2, 6.1.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+from google.protobuf.message import DecodeError
+
+from millwheel.errors import NotInstalledError
+from millwheel.model.incarnation import IncarnationId
+from millwheel.rpc.columns import RecordColumns, has_columns
+from millwheel.rpc.v1 import delivery_pb2 as wire
+from millwheel.sdk.effects import KeyColumns, ProducedTable
+
+__all__ = ["ColumnRun", "UnsentTable"]
+
+_ROW_BYTES: Final = 24
+"""About the size of a production's row without its value, keys and names."""
+_MISSING: Final = (
+    "an entry has records as columns, and pyarrow is not here: install openmillwheel[arrow] where it is read, and "
+    "start it again"
+)
+
+
+class ColumnRun(msgspec.Struct, array_like=True, frozen=True):
+    """Productions at positions that follow one another, of one producing key: columns of Arrow.
+
+    Invariant (G9): a record's value is what ``RecordColumns`` makes of its row, whichever owner sends it.
+    """
+
+    position: int
+    """The position of the first one."""
+    stream: str
+    targets: KeyColumns
+    producer: bytes
+    columns: bytes
+    """``RecordColumns`` of delivery.proto, without keys."""
+
+    def rows(self) -> Iterator[tuple[int, bytes, str, bytes, int, tuple[tuple[IncarnationId, bytes], ...], bytes]]:
+        """The productions one by one, as ``ProductionRow``.
+
+        Raises:
+            ValueError: The columns are malformed, or lack one with keys.
+            NotInstalledError: pyarrow is missing.
+        """
+        if not has_columns():
+            raise NotInstalledError(_MISSING)
+        try:
+            records = RecordColumns.from_wire(wire.RecordColumns.FromString(self.columns))
+        except DecodeError as error:
+            raise ValueError(f"no columns of records: {error}") from error
+        for _, key in self.targets:
+            if key and not records.has_keys(key):
+                raise ValueError(f"columns of records without a column {key!r} of keys")
+        table = ProducedTable(self.stream, records, self.targets)
+        for position, one in enumerate(table.productions(), self.position):
+            yield position, self.producer, self.stream, one.value, one.timestamp, one.targets, b""
+
+
+class UnsentTable:
+    """Records that a source has read as columns, with their place in a commit.
+
+    Args:
+        position: The position of the first one.
+        producer: The split.
+        table: The records.
+    """
+
+    __slots__ = ("position", "producer", "table")
+
+    def __init__(self, position: int, producer: bytes, table: ProducedTable) -> None:
+        self.position = position
+        self.producer = producer
+        self.table = table
+
+    def stored(self) -> ColumnRun:
+        """The form in the entry."""
+        content = self.table.records.to_wire().SerializeToString()
+        return ColumnRun(self.position, self.table.stream, self.table.targets, self.producer, content)
+
+    @property
+    def spared(self) -> int:
+        """About how many bytes more its rows have. A takeover makes rows of it."""
+        table = self.table
+        names = len(table.stream) + len(self.producer) + sum(len(consumer) for consumer, _ in table.targets)
+        return len(table.records) * (names + _ROW_BYTES)
