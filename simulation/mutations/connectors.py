@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from millwheel.connectors import databases, handles, logs, reading, writing
 from millwheel.connectors import progress as shard_progress
+from millwheel.connectors.collecting import ShardRecords, ShardValues
 from millwheel.connectors.delta import sink as tables
 from millwheel.connectors.files import lines, sink, storage
 from millwheel.connectors.pacing import Timing
@@ -271,7 +272,7 @@ rewriting(
     "G1",
     "the id of a batch depends on its records and on the batches before",
     writing,
-    "(place, after, pending.values, pending.times)",
+    "(place, after, pending.values, pending.times, *tables)",
     "place",
     seeds=0,
     test="tests/connectors/test_writing.py::test_equal_ids_mean_equal_batches",
@@ -342,7 +343,7 @@ rewriting(
     "deliveries-held-at-their-first",
     "G7",
     "the records of a delivery hold the watermark for their batch at the oldest of them",
-    writing,
+    ShardValues,
     "oldest = min(times)",
     "oldest = times[0]",
     seeds=0,
@@ -354,9 +355,9 @@ rewriting(
     "batches-of-any-size",
     "G13",
     "the batches of a delivery are as large as those of single records",
-    writing,
-    "bisect_right(filled, _BATCH_BYTES) - 1",
-    "bisect_right(filled, _BATCH_BYTES)",
+    ShardRecords,
+    "bisect_right(self._ends, self._ends[start] + room) - 1",
+    "bisect_right(self._ends, self._ends[start] + room)",
     seeds=0,
     test=_DELIVERIES + "batches_are_those_of_single_records",
     why=_WHY,
