@@ -1,4 +1,4 @@
-"""The topologies of ``bench.lakes``: sales go to files in the folder ``BENCH_LAKE``, as they are or by columns' steps."""
+"""The topologies of ``bench.lakes``: sales go to files in the folder ``BENCH_LAKE``, some of them behind steps."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ _TEXT_BYTES: Final = 5
 class ShardRecords(ABC):
     """Records of one shard, in their order."""
 
-    def __init__(self, ends: Sequence[int]) -> None:
-        """``ends``: the size of all records before each one, and at last that of all."""
+    def __init__(self, ends: Any) -> None:
+        """``ends``: the size of all records before each one, and at last that of all. A list, or a column."""
         self._ends = ends
 
     def __len__(self) -> int:

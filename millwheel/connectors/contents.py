@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, get_origin, overload
+
+import msgspec
 
 from millwheel.connectors.tables import RowColumns
 from millwheel.model.time import Timestamp
 from millwheel.rpc.columns import RecordColumns
+from millwheel.sdk.typeinfo import cached_by_type
 
 __all__ = ["BatchRecords", "SomeRecords"]
 
@@ -53,9 +56,13 @@ class BatchRecords(Sequence[tuple[T, Timestamp]]):
         return self._made
 
     def _records(self, part: SomeRecords) -> Sequence[tuple[Any, Any]]:
-        if isinstance(part, RecordColumns):
+        if not isinstance(part, RecordColumns):
+            return part
+        made = _constructor(self.record_type)
+        if made is None:
             return list(zip(self._decode_all(part[:]), part.timestamps, strict=True))
-        return part
+        cells = [column.to_pylist() for column in part.batch.columns]
+        return list(zip(map(made, *cells), part.timestamps, strict=True))
 
     @property
     def times(self) -> array[int]:
@@ -74,3 +81,16 @@ class BatchRecords(Sequence[tuple[T, Timestamp]]):
     def _table(self, part: SomeRecords, columns: RowColumns) -> Any:
         found = columns.of_columns(part.batch) if isinstance(part, RecordColumns) else None
         return columns.table([value for value, _ in self._records(part)]) if found is None else found
+
+
+@cached_by_type
+def _constructor(record_type: Any) -> Callable[..., Any] | None:
+    """What makes a value of its fields, in their order, as a decoder makes it. None: a decoder must do it.
+
+    The columns of a batch are all fields of its type, each of exactly its type (``whole_fields``).
+    """
+    struct = get_origin(record_type) or record_type
+    if type(struct) is not type(msgspec.Struct) or struct.__match_args__ != struct.__struct_fields__:
+        return None  # a class of classes may call another function, and a field may be given by its name alone
+    made: Callable[..., Any] = struct
+    return made

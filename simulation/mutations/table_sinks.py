@@ -109,7 +109,7 @@ rewriting(
     "the rows of a folder keep their order",
     table_parts,
     'np.argsort(of_rows, kind="stable")',
-    "np.argsort(of_rows, kind=\"stable\")[::-1]",
+    'np.argsort(of_rows, kind="stable")[::-1]',
     seeds=0,
     test=_TESTS + "files_of_tables_are_those_of_values",
     why=_FEW,

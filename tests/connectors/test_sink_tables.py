@@ -26,7 +26,7 @@ from millwheel.sdk.batches.column_records import whole_fields
 from millwheel.sdk.codecs import codec_for
 from tests.connectors.files.given import files_in, without_syncs
 from tests.connectors.given import Store, Table, at, running
-from tests.connectors.tables import Kept, Trade, by_tables
+from tests.connectors.tables import COLUMNS, Kept, Trade, by_tables
 
 
 class Income(msgspec.Struct):
@@ -98,7 +98,7 @@ def rows_of(table: Any) -> list[Any]:
 
 @pytest.mark.guarantee("G1", section="4.3")
 @ways
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(
     sent=deliveries,
     options=st.sampled_from([{}, {"by": "item"}, {"by_time": "hour"}, {"by_time": "day", "by": "left"}]),
@@ -123,7 +123,7 @@ def test_files_of_tables_are_those_of_values(
 @ways
 def test_no_value_is_made_where_columns_say_it(way: str) -> None:
     kept = Kept(Income if way == "select" else Trade)
-    sent = [([(Trade("a", cents, 0.5, True, b"", at(1)), at(cents)) for cents in range(4)], 50)]
+    sent = [([(Trade("a", cents, 0.5, True, b"", at(1)), cents) for cents in range(4)], 50)]
     with by_tables(), running(topology(way, kept, batch_records=150)) as harness:
         send(harness, sent)
         harness.advance_clock(mw.seconds(1))
@@ -183,6 +183,25 @@ def test_a_table_holds_the_watermark_at_its_oldest_record() -> None:
         assert (harness.watermark("table"), kept.batches) == (at(4), [])
         harness.advance_clock(mw.seconds(1))
         assert harness.watermark("table") == at(60)
+
+
+ByName: Any = msgspec.defstruct(
+    "ByName", [(one.name, one.type) for one in msgspec.structs.fields(Trade)], kw_only=True, module=__name__
+)
+"""The same fields. The constructor takes none by its place."""
+
+
+@pytest.mark.guarantee("G1", section="4.3")
+@pytest.mark.parametrize("kind", [Trade, ByName])
+@given(values=st.lists(trades, max_size=4))
+def test_values_of_a_table_are_those_that_are_decoded(kind: Any, values: list[Trade]) -> None:
+    codec, rows = codec_for(kind, "sink 'table'"), [msgspec.to_builtins(one, builtin_types=(bytes,)) for one in values]
+    given = [kind(**msgspec.structs.asdict(one)) for one in values]
+    batch = pa.RecordBatch.from_pylist(rows, COLUMNS)
+    records = RecordColumns(batch, array("q", range(len(rows))), "")
+    found = [one for one, _ in BatchRecords([records], codec.decode_all, kind)]
+    assert list(map(codec.verify, found)) == list(records) == list(map(codec.encode, given))
+    assert {type(one) for one in found} <= {kind}
 
 
 def columns(*texts: str) -> RecordColumns:

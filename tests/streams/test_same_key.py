@@ -18,7 +18,6 @@ from tests.connectors.given import Store, Table, at, running
 from tests.streams.test_keys import Event, User, key_of, known
 
 
-
 class Page(msgspec.Struct):
     page: int
 

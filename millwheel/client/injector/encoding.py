@@ -167,7 +167,7 @@ class RecordEncoder:
         return self._own_extractor(consumer) or self._extractor(consumer, kind)
 
     def keys_locally(self, consumer: ConsumerRouting) -> bool:
-        """Whether keys for ``consumer`` are known here: the only one, by its fields, or by the topology object's code."""
+        """Whether keys for ``consumer`` are known here: there is one, or by its fields, or by the topology object."""
         known = self._own_extractor(consumer) is not None
         return consumer.same is not None or known or not consumer.function or bool(consumer.fields)
 

@@ -36,7 +36,9 @@ class TableBuffer:
         self._scope: IdScope | None = None
         self._ids = range(0)
 
-    def takes(self, records: RecordColumns, keys: Mapping[IncarnationId, KeySource], scope: IdScope, first: int) -> bool:
+    def takes(
+        self, records: RecordColumns, keys: Mapping[IncarnationId, KeySource], scope: IdScope, first: int
+    ) -> bool:
         """Whether a table may follow those in the buffer. ``first``: the position of its first record.
 
         ``keys``: where its keys are. They are the same object for the same columns and the same routing.

@@ -9,8 +9,8 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from millwheel.connectors.files.calls import on_thread
 from millwheel.connectors.contents import BatchRecords
+from millwheel.connectors.files.calls import on_thread
 from millwheel.connectors.files.encoding import ParquetEncoder, encoder_of
 from millwheel.connectors.files.errors import FilesError
 from millwheel.connectors.files.layout import TIMES, Layout

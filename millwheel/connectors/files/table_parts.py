@@ -1,6 +1,6 @@
 """Divides a table by the folders of its rows, without a value for each row. Pure.
 
-*Invariant (G1): a row is in the folder of its record.* So both take the name of a folder from one function of the layout.
+*Invariant (G1): a row is in the folder of its record.* So both take the name of a folder from one function.
 """
 
 from __future__ import annotations
