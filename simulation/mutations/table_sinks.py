@@ -84,8 +84,8 @@ rewriting(
     "G1",
     "a column of another type than that of the sink is read from the values",
     RowColumns,
-    "                return None\n",
-    "                columns.append(column.cast(field.type, safe=False))\n",
+    "return None",
+    "columns.append(column.cast(field.type, safe=False))",
     seeds=0,
     test="tests/connectors/test_row_columns.py::test_columns_become_those_of_a_sink_of_another_type",
     why=_FEW,
@@ -99,7 +99,7 @@ rewriting(
     "for part in self.parts]).combine_chunks()",
     "for part in self.parts if isinstance(part, RecordColumns)]).combine_chunks()",
     seeds=0,
-    test=_TESTS + "files_of_tables_are_those_of_values",
+    test=_TESTS + "values_and_tables_keep_their_order_in_a_batch",
     why=_FEW,
 )
 
@@ -111,7 +111,7 @@ rewriting(
     'np.argsort(of_rows, kind="stable")',
     'np.argsort(of_rows, kind="stable")[::-1]',
     seeds=0,
-    test=_TESTS + "files_of_tables_are_those_of_values",
+    test=_TESTS + "rows_of_a_folder_keep_their_order",
     why=_FEW,
 )
 

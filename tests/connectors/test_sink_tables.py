@@ -21,6 +21,9 @@ from millwheel.connectors import write_files
 from millwheel.connectors.batches import Collected, EncodedBatch, EncodedTable
 from millwheel.connectors.collecting import ShardTable, ShardValues
 from millwheel.connectors.contents import BatchRecords
+from millwheel.connectors.files.layout import Layout
+from millwheel.connectors.files.table_parts import table_parts
+from millwheel.connectors.tables import row_columns
 from millwheel.rpc.columns import RecordColumns
 from millwheel.sdk.batches.column_records import whole_fields
 from millwheel.sdk.codecs import codec_for
@@ -224,9 +227,26 @@ def test_values_and_tables_keep_their_order_in_a_batch() -> None:
     stored = msgspec.msgpack.decode(msgspec.msgpack.encode(batch), type=EncodedBatch[Text])
     found = BatchRecords(list(stored.parts(codec)), codec.decode_all, Text)
     assert [one.text for one, _ in found] == [f"{number}-{at}" for number in range(6) for at in range(number + 1)]
+    assert found.table(row_columns(Text)).column("text").to_pylist() == [one.text for one, _ in found]
     assert list(found.times) == [time for _, time in found]
     assert (stored.count, pending.count, len(found)) == (21, 21, 21)
     assert Counter(map(type, found.parts)) == {list: 3, RecordColumns: 3}
+
+
+@pytest.mark.guarantee("G15", section="4.3")
+def test_rows_of_a_folder_keep_their_order() -> None:
+    """Also of values that share a folder: an empty text, and none at all."""
+    names, times = ["a", "", None, "b", "a", None, ""] * 9, array("q", range(0, 63 * 10**9, 10**9))
+    layout = Layout("parquet", by_time="hour", by="note")
+    table = pa.table({"note": names, "row": range(63)})
+    found = table_parts(layout, table, times, Trade)
+    expected: dict[str, list[int]] = {}
+    for row, (name, time) in enumerate(zip(names, times, strict=True)):
+        folder = layout.folder_of({"note": name}, mw.Timestamp(time))
+        expected.setdefault(folder, []).append(row)
+    assert found is not None
+    assert {folder: part.column("row").to_pylist() for folder, part in found.items()} == expected
+    assert len(expected) > 20
 
 
 @pytest.mark.guarantee("G13", section="4.3")
