@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from millwheel.connectors.batches import Collected, EncodedTable
 from millwheel.rpc.column_keys import text_types
-from millwheel.rpc.columns import RecordColumns
+from millwheel.rpc.columns import NAMES_BYTES, SCHEMA_BYTES, RecordColumns, names_bytes
 
 __all__ = ["RECORD_BYTES", "ShardRecords", "ShardTable", "ShardValues"]
 
@@ -93,12 +93,14 @@ class ShardTable(ShardRecords):
         super().__init__(np.concatenate((np.zeros(1, np.int64), np.cumsum(self._sizes))))
 
     @property
-    def outweighs_schema(self) -> bool:
-        """Whether the columns have several times the size of their schema.
+    def stays(self) -> bool:
+        """Whether it is stored as columns. Few records go as values, and those that could not be read as columns.
 
-        Invariant (G13): schemas take at most a quarter of a batch, and those of its first and of its last table.
+        Invariant (G13): schemas take at most a quarter of a batch, beside those of its first and of its last table.
         """
-        return self.size(0, len(self)) >= _SCHEMAS * int(self._records.batch.schema.serialize().size)
+        schema = self._records.batch.schema
+        size, names = int(schema.serialize().size), len(self) * names_bytes(schema.names)
+        return size <= SCHEMA_BYTES and names <= NAMES_BYTES and self.size(0, len(self)) >= _SCHEMAS * size
 
     def values(self) -> list[bytes]:
         """The records as encoded values."""

@@ -102,7 +102,7 @@ class MakeBatches(BatchComputation[Any, Collected[K]], Generic[K]):
             return
         for rows, times in batch._rows_by_key():
             some = ShardTable(records_at(table, table.batch.schema.names, rows))
-            yield rows, some if some.outweighs_schema else ShardValues(some.values(), times)
+            yield rows, some if some.stays else ShardValues(some.values(), times)
 
     def _collect(self, ctx: BatchContext[Collected[K]], rows: Sequence[int], records: ShardRecords) -> None:
         """Add records of one shard to its batch, and make each batch that is whole.

@@ -22,6 +22,7 @@ from millwheel.rpc.nullable_column import NullableColumn, items_at, truths_of, v
 from millwheel.rpc.v1 import delivery_pb2 as wire
 
 __all__ = [
+    "NAMES_BYTES",
     "SCHEMA_BYTES",
     "RecordColumns",
     "bytes_of",
@@ -39,7 +40,7 @@ _CHUNK: Final = 256
 """So many values are made at a time, and kept."""
 SCHEMA_BYTES: Final = 64 << 10
 """The longest schema. Some are kept, so their size is bounded (G13)."""
-_NAMES_BYTES: Final = 16 << 20
+NAMES_BYTES: Final = 16 << 20
 """The most bytes that the names of columns may have in all encoded records of a delivery (G13). Senders keep to half of
 it. Columns of truth values are small, and the records that are made of them are not."""
 _ROW_BYTES: Final = 16
@@ -251,8 +252,8 @@ class RecordColumns(Sequence[bytes]):
             raise ValueError(f"column {field.name!r}: {error}") from error
         if next(rest, None) is not None:
             raise ValueError("the columns have more buffers than their schema needs")
-        if (names := len(times) * names_bytes(schema.names)) > _NAMES_BYTES:
-            raise ValueError(f"names of columns with {names:,} bytes in all records; the limit is {_NAMES_BYTES:,}")
+        if (names := len(times) * names_bytes(schema.names)) > NAMES_BYTES:
+            raise ValueError(f"names of columns with {names:,} bytes in all records; the limit is {NAMES_BYTES:,}")
         return cls(pa.RecordBatch.from_arrays(columns, schema=schema), times, message.key or message.same_key)
 
 

@@ -95,7 +95,7 @@ def _why_rows(stream: PlannedStream, key: KeyExtractor) -> str:
     """Why the records of a stream do not come as columns."""
     if stream.producers:
         return f"its records come one by one from {named([repr(one) for one in sorted(stream.producers)])}"
-    if key.for_all is not None:
+    if key._for_all is not None:
         return ""
     if key.function is not None:
         return "its key is computed by code"

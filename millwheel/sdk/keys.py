@@ -90,7 +90,7 @@ class KeyExtractor:
         return lambda value: join_key(*read(value))
 
     @property
-    def for_all(self) -> str | None:
+    def _for_all(self) -> str | None:
         """The key of all records, if they have one key without a look at their values. Else None."""
         return everything(None) if self.function is everything else None
 
@@ -120,7 +120,7 @@ class KeyExtractor:
         if self.function is None and all(all(name.split(".")) for name in wire):
             return topology_pb2.KeySpec(fields=wire)
         spec = topology_pb2.KeySpec(function=self._code_name(record_type), code=self._code_digest())
-        if (same := self.for_all) is not None:
+        if (same := self._for_all) is not None:
             spec.same_key = same
         return spec
 

@@ -250,7 +250,7 @@ def _key_for_all(given: Input, branch: Branch) -> str | None:
     """The key of all records of a branch, if nothing is read from any of them. Else None."""
     steps = branch.steps
     nothing_drops = not expands(steps) and not until_last_filter(steps)
-    return given.extractor.for_all if nothing_drops or known_steps(steps) is not None else None
+    return given.extractor._for_all if nothing_drops or known_steps(steps) is not None else None
 
 
 def _key_function(
@@ -264,7 +264,7 @@ def _key_function(
     *Invariant (G1): what passes has the key that the extractor reads from what the steps make*, in each version of a
     program. So a record that is sent again finds the ids of its key.
     """
-    if (same := extractor.for_all) is not None:
+    if (same := extractor._for_all) is not None:
         # What a map makes after the last filter does not matter. So it runs once, for the hook.
         return compiled(on_a_copy(until_last_filter(steps), copy), repr(same), "next_key(value)", next_key=otherwise)
     steps, texts = on_a_copy(steps, copy, key_changes=extractor.needs_copy), KeyTexts(extractor)

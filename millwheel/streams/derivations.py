@@ -53,7 +53,7 @@ class DerivedKeyExtractor(KeyExtractor):
     """The key of all records, if they have one key. Then none of the steps has to make a value for it."""
 
     @property
-    def for_all(self) -> str | None:
+    def _for_all(self) -> str | None:
         """See KeyExtractor."""
         return self.same
 

@@ -44,6 +44,18 @@ rewriting(
 )
 
 rewriting(
+    "tables-that-no-reader-takes",
+    "G13",
+    "columns are stored where a reader of them takes them, and their schema is small beside them",
+    ShardTable,
+    "return size <= SCHEMA_BYTES and names <= NAMES_BYTES and self.size(0, len(self)) >= _SCHEMAS * size",
+    "return True",
+    seeds=0,
+    test=_TESTS + "few_records_and_long_names_go_as_values",
+    why=_FEW,
+)
+
+rewriting(
     "ids-without-tables",
     "G1",
     "the id of a batch depends on its tables, too",

@@ -250,6 +250,20 @@ def test_rows_of_a_folder_keep_their_order() -> None:
 
 
 @pytest.mark.guarantee("G13", section="4.3")
+def test_few_records_and_long_names_go_as_values() -> None:
+    """Each table has its schema, and a reader refuses names that would be too long in all records."""
+    assert (ShardTable(columns("a")).stays, ShardTable(columns(*["a"] * 200)).stays) == (False, True)
+    for length, stays in ((1_000, True), (9_000, False)):
+        table = RecordColumns(pa.record_batch({"x" * length: [True] * 4_096}), array("q", range(4_096)), "")
+        assert ShardTable(table).stays is stays
+        if stays:
+            assert len(EncodedTable.of(table, 0).records()) == 4_096
+        else:
+            with pytest.raises(ValueError, match="names of columns"):
+                EncodedTable.of(table, 0).records()
+
+
+@pytest.mark.guarantee("G13", section="4.3")
 @given(st.lists(st.text(max_size=50), min_size=1, max_size=90), st.integers(0, 20), st.integers(1, 20))
 def test_the_size_of_a_table_is_at_least_that_of_its_columns(names: list[str], start: int, count: int) -> None:
     table = columns(*names)
