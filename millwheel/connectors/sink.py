@@ -66,7 +66,7 @@ class SinkBatch(Generic[T]):
             record_type: The type of the records. Its fields are the columns, with the types of docs/files.md.
 
         Raises:
-            UsageError: A field of the type has no column.
+            UsageError: A field of the type has no column, or pyarrow is missing.
         """
         columns = row_columns(record_type)
         if isinstance(self.records, BatchRecords):

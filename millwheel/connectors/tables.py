@@ -37,16 +37,20 @@ _KEPT: Final = (bytes, datetime, date)
 
 
 class RowColumns:
-    """The columns of a type. pyarrow is there.
+    """The columns of a type.
 
     Attributes:
         schema: The columns, as a schema of pyarrow. Each of them may be empty.
     """
 
     def __init__(self, record_type: Any) -> None:
-        """UsageError: a field of the type has no column."""
-        import pyarrow
-
+        """UsageError: a field of the type has no column, or pyarrow is missing."""
+        try:
+            import pyarrow
+        except ImportError as error:
+            raise UsageError(
+                f"tables need pyarrow: install openmillwheel[arrow], here and on the workers ({error})"
+            ) from error
         self._table = pyarrow.Table
         self.schema = pyarrow.schema(list(_arrow_fields(record_type, type_name(record_type)).items()))
         struct = get_origin(record_type) or record_type
@@ -88,7 +92,7 @@ class RowColumns:
 
 @cached_by_type
 def row_columns(record_type: Any) -> RowColumns:
-    """The columns of a type. UsageError: a field of the type has none."""
+    """The columns of a type. UsageError: see there."""
     return RowColumns(record_type)
 
 

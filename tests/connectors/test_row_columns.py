@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from array import array
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
@@ -106,6 +107,15 @@ def test_fields_are_converted_as_rows_are(values: list[Whole]) -> None:
     found = columns.table(values)
     assert found.equals(expected)
     assert found.schema.equals(expected.schema)
+
+
+def test_a_sink_without_pyarrow_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Some(msgspec.Struct):
+        number: int
+
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(mw.UsageError, match=r"install openmillwheel\[arrow\]"):
+        SinkBatch(1, [(Some(1), mw.Timestamp(1))], "", "").to_arrow(Some)
 
 
 @dataclass
