@@ -28,7 +28,7 @@ from millwheel.connectors.source import (
     UnlikelyTimeError,
     UnreadRecord,
 )
-from millwheel.connectors.tables import TableRecords, plain_fields
+from millwheel.connectors.table_reads import TableRecords, plain_fields
 from millwheel.model.time import LAST_TIMESTAMP, MIN_TIMESTAMP, TimeDomain, TimeInt, Timestamp, from_datetime
 from millwheel.model.units import (
     MAX_AHEAD_US,

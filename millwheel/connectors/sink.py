@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from millwheel.connectors.contents import BatchRecords
+from millwheel.connectors.tables import row_columns
 from millwheel.model.time import Timestamp
 
 __all__ = ["Sink", "SinkBatch", "SinkShard", "SinkWriter"]
@@ -48,6 +50,28 @@ class SinkBatch(Generic[T]):
     records: Sequence[tuple[T, Timestamp]]
     id: str
     after: str
+
+    def to_arrow(self, record_type: Any) -> Any:
+        """The values as a table of pyarrow. No value is made of a record that came in columns of these types.
+
+        >>> import msgspec
+        >>> class Sale(msgspec.Struct):
+        ...     item: str
+        ...     at: Timestamp
+        >>> batch = SinkBatch(1, [(Sale("tea", Timestamp(5)), Timestamp(5))], "00", "")
+        >>> batch.to_arrow(Sale).schema.types
+        [DataType(string), TimestampType(timestamp[us, tz=UTC])]
+
+        Args:
+            record_type: The type of the records. Its fields are the columns, with the types of docs/files.md.
+
+        Raises:
+            UsageError: A field of the type has no column, or pyarrow is missing.
+        """
+        columns = row_columns(record_type)
+        if isinstance(self.records, BatchRecords):
+            return self.records.table(columns)
+        return columns.table([value for value, _ in self.records])
 
 
 class SinkWriter(ABC, Generic[T]):

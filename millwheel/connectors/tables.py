@@ -1,307 +1,172 @@
-"""What a source reads as columns of Arrow: the rows of a file, without a value for each (5.2; G1).
+"""Records as tables of pyarrow: the columns of a type, and what goes into them (section 4.3; G1).
 
-Invariant (G1, G9): a row by columns has the very value that it has as a record: the same fields, each of the same type,
-in the same order. What columns cannot have exactly is left to records: a reader then returns these.
+*Invariant (G1): a table says of each record what its value says*, also where no value is made. So there is one rule for
+the types of columns, and a property test compares both ways.
 """
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, get_origin, overload
+from collections.abc import Sequence
+from datetime import date, datetime
+from enum import Enum
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, Final, Literal, get_args, get_origin
 
 import msgspec
+from msgspec import inspect
 
 from millwheel.model.time import Timestamp
-from millwheel.rpc.columns import exact, plain_types
-from millwheel.sdk.column_fields import column_fields
-from millwheel.sdk.exact_types import behind, unless_none
-from millwheel.sdk.typeinfo import type_name
+from millwheel.sdk.errors import UsageError
+from millwheel.sdk.exact_types import is_plain_struct
+from millwheel.sdk.typeinfo import (
+    Field,
+    cached_by_type,
+    describe_type,
+    field_of,
+    members,
+    normalise,
+    supertype,
+    type_name,
+)
 
-__all__ = [
-    "TABLE_BYTES",
-    "TABLE_ROWS",
-    "JoinedTables",
-    "PlainField",
-    "TableForm",
-    "TableRecords",
-    "plain_fields",
-]
+__all__ = ["RowColumns", "row_columns"]
 
-TABLE_ROWS: Final = 8_192
-"""The most rows of a read by columns: a delivery has as many."""
-TABLE_BYTES: Final = 1 << 20
-"""The most bytes of a read by columns, with the names of the columns in each row. A delivery has as many (G13)."""
-
-_PART_ROWS: Final = 1_024
-"""A read by columns ends if fewer rows fit."""
-
-Records = list[tuple[Any, Timestamp | None]]
+_KEPT: Final = (bytes, datetime, date)
+"""What a row has as it is."""
 
 
-class PlainField(NamedTuple):
-    """A field of a stream's type that a column may have."""
+class RowColumns:
+    """The columns of a type.
 
-    name: str
-    """As it is stored, and as a file has it."""
-    attribute: str
-    """As Python has it."""
-    kind: type
-    """The type of its values that are not None."""
-    takes_null: bool
-    default: Any
-    """``msgspec.NODEFAULT``: a file needs the column."""
-
-
-def plain_fields(record_type: Any) -> list[PlainField] | str:
-    """The fields of a type, if columns may have them all. A text: why not.
-
-    >>> class Bid(msgspec.Struct):
-    ...     item: str
-    ...     cents: int | None = None
-    >>> [(one.name, one.kind, one.takes_null) for one in plain_fields(Bid)]
-    [('item', <class 'str'>, False), ('cents', <class 'int'>, True)]
-    """
-    struct = get_origin(record_type) or record_type
-    if column_fields(record_type) is None:
-        return f"the type {type_name(record_type)} is no plain struct"
-    if struct.__struct_config__.omit_defaults:
-        return f"the type {type_name(record_type)} leaves out defaults (omit_defaults)"
-    found: list[PlainField] = []
-    for one in msgspec.structs.fields(record_type):
-        present = unless_none(one.type)
-        kind = behind(one.type if present is None else present)
-        if kind not in (bool, int, float, str, bytes):
-            return f"the field {one.name!r} of its records is no plain text, number or truth value"
-        found.append(PlainField(one.encode_name, one.name, kind, present is not None, one.default))
-    return found or f"the type {type_name(record_type)} has no fields"
-
-
-class TableRecords(Sequence[tuple[Any, Timestamp | None]]):
-    """What a read has as columns. It makes records where these are needed.
-
-    Args:
-        batch: A record batch of Arrow. Its columns are those of ``plain_fields``.
-        make: Makes the records of the read, each as it would be without columns.
-        run: Runs a function that takes long on a thread.
-        times: The times of the rows, if the source says them. None: the time of a row is in a column, or that of the
-            read.
+    Attributes:
+        schema: The columns, as a schema of pyarrow. Each of them may be empty.
     """
 
-    def __init__(
-        self,
-        batch: Any,
-        make: Callable[[], Records],
-        run: Callable[[Callable[[], Records]], Awaitable[Records]],
-        times: array[int] | None = None,
-    ) -> None:
-        self.batch = batch
-        self._times = times
-        self._make = make
-        self._run = run
-        self._records: Records | None = None
-
-    async def load(self) -> None:
-        """Make the records, on a thread."""
-        if self._records is None:
-            self._records = await self._run(self._make)
-
-    def times(self, field: str, began: int) -> array[int] | None:
-        """The time of each record. None: a row has no time in its column.
-
-        Args:
-            field: The column that has the times. Empty: the program names none.
-            began: The time of the read.
-        """
-        if field:
-            return _times_in(self.batch, field)
-        return array("q", [began]) * len(self) if self._times is None else self._times
-
-    def __len__(self) -> int:
-        return int(self.batch.num_rows)
-
-    @overload
-    def __getitem__(self, index: int) -> tuple[Any, Timestamp | None]: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[tuple[Any, Timestamp | None]]: ...
-    def __getitem__(self, index: int | slice) -> Any:
-        if self._records is None:
-            self._records = self._make()
-        return self._records[index]
-
-
-class TableForm:
-    """How the columns of a file become those of a type's fields.
-
-    Args:
-        fields: Those of the type.
-        schema: The columns of the file, in which times are numbers where the type has some.
-        places: By field that the file does not have: whether it gets the number of the row, or the name of the file.
-    """
-
-    def __init__(self, fields: Sequence[PlainField], schema: Any, places: Mapping[str, bool]) -> None:
-        self._fields = fields
-        self._there = set(schema.names)
-        self._places = places
-        self.fits = all(map(self._has, fields, [schema] * len(fields)))
-        """Whether rows may be columns. Otherwise each needs a value."""
-
-    def _has(self, field: PlainField, schema: Any) -> bool:
-        if field.name in self._places:
-            return field.kind is (int if self._places[field.name] else str)
-        if field.name in self._there:
-            return schema.names.count(field.name) == 1 and _becomes(field.kind, schema.field(field.name).type)
-        if field.default is msgspec.NODEFAULT:
-            return False
-        return field.takes_null if field.default is None else type(field.default) is field.kind
-
-    def columns_of(self, batch: Any, name: str, first: int) -> Any:
-        """A record batch of as many of the first rows as a read may have. None: they need values.
-
-        Args:
-            batch: Rows of the file.
-            name: The file.
-            first: The number of the first row.
-        """
-        import pyarrow as pa
-
-        count = min(batch.num_rows, TABLE_ROWS)
-        columns = []
+    def __init__(self, record_type: Any) -> None:
+        """UsageError: a field of the type has no column, or pyarrow is missing."""
         try:
-            for field in self._fields:
-                column = self._column(field, batch, name, range(first, first + count))
-                if column.null_count and not field.takes_null:
-                    return None
+            import pyarrow
+        except ImportError as error:
+            raise UsageError(
+                f"tables need pyarrow: install openmillwheel[arrow], here and on the workers ({error})"
+            ) from error
+        self._table = pyarrow.Table
+        self.schema = pyarrow.schema(list(_arrow_fields(record_type, type_name(record_type)).items()))
+        struct = get_origin(record_type) or record_type
+        self._struct = struct if is_plain_struct(struct) and not _leaves_out(struct) else None
+        """Values of this class have all fields in their encoding. None: the type has other values."""
+        self._cells = [] if self._struct is None else [attrgetter(name) for name in struct.__struct_fields__]
+
+    def table(self, values: Sequence[Any]) -> Any:
+        """A table of pyarrow with these records as rows."""
+        struct = self._struct
+        if struct is not None and all(value.__class__ is struct for value in values):
+            # Each field of all records is converted at once. A dict for each record takes three times as long.
+            cells = [msgspec.to_builtins(list(map(cell, values)), builtin_types=_KEPT) for cell in self._cells]
+            return self._table.from_arrays(cells, schema=self.schema)
+        rows = [msgspec.to_builtins(value, builtin_types=_KEPT) for value in values]
+        return self._table.from_pylist(rows, self.schema)
+
+    def of_columns(self, given: Any) -> Any:
+        """A table of records that are columns already. None: one is of another type, so their values are needed.
+
+        Args:
+            given: A record batch of pyarrow, which has a column for each field of the records. So a column of the type
+                that it has not is empty.
+        """
+        import pyarrow as pa
+
+        columns = []
+        for field in self.schema:
+            if (at := given.schema.get_field_index(field.name)) < 0:
+                columns.append(pa.nulls(len(given), field.type))
+            elif (column := given.column(at)).type == field.type:
                 columns.append(column)
-        except (pa.ArrowException, OverflowError):  # a number or text that no column can have
-            return None
-        return _within(pa.RecordBatch.from_arrays(columns, names=[one.name for one in self._fields]))
-
-    def _column(self, field: PlainField, batch: Any, name: str, numbers: range) -> Any:
-        import pyarrow as pa
-
-        wanted = _arrow_type(field.kind)
-        if field.name in self._places:
-            if self._places[field.name]:
-                return _numbers(array("q", numbers))
-            return _repeated(name, wanted, len(numbers))
-        if field.name not in self._there:
-            if field.default is None:
-                return pa.nulls(len(numbers), wanted)
-            return _repeated(field.default, wanted, len(numbers))
-        column = batch.column(batch.schema.get_field_index(field.name)).slice(0, len(numbers))
-        column = column if column.type == wanted else column.cast(wanted)
-        if field.kind is str:
-            column.validate(full=True)  # files of Parquet may have any bytes there
-        return exact(column)
+            elif field.type == _times() and column.type == pa.int64():
+                columns.append(column.view(field.type))
+            else:
+                return None
+        return self._table.from_arrays(columns, schema=self.schema)
 
 
-def _within(batch: Any) -> Any:
-    """As many of the first rows as a read by columns may have, in buffers of their own. None: a row is too large."""
+@cached_by_type
+def row_columns(record_type: Any) -> RowColumns:
+    """The columns of a type. UsageError: see there."""
+    return RowColumns(record_type)
+
+
+@lru_cache(1)
+def _times() -> Any:
+    """The type of columns of times."""
     import pyarrow as pa
 
-    count = batch.num_rows
-    while (size := _size_of(batch)) > TABLE_BYTES:
-        if batch.num_rows <= 1:
-            return None
-        batch = batch.slice(0, max(min(batch.num_rows // 2, batch.num_rows * TABLE_BYTES // size), 1))
-    if batch.num_rows == count:
-        return batch
-    return pa.RecordBatch.from_arrays([exact(column) for column in batch.columns], names=batch.schema.names)
+    return pa.timestamp("us", "UTC")
 
 
-class JoinedTables:
-    """A read by columns that is made of several parts of a file. ``most``: the most rows."""
-
-    def __init__(self, most: int) -> None:
-        self.rows = 0
-        self._most = most
-        self._parts: list[Any] = []
-        self._bytes = self._largest = 0
-
-    @property
-    def room(self) -> int:
-        """How many rows fit, unless they have too many bytes. 0: another part is likely not to fit."""
-        room = self._most - self.rows
-        if self._parts and (room < min(_PART_ROWS, self._most) or self._bytes + self._largest > TABLE_BYTES):
-            return 0
-        return room
-
-    def takes(self, part: Any) -> bool:
-        """Add a part. False: it does not fit, and nothing is added."""
-        size = _size_of(part)
-        if self._bytes + size > TABLE_BYTES:
-            return False
-        self._parts.append(part)
-        self.rows += part.num_rows
-        self._bytes += size
-        self._largest = max(self._largest, size)
-        return True
-
-    def batch(self) -> Any:
-        """All rows in one record batch. None: there are none."""
-        if len(self._parts) <= 1:
-            return self._parts[0] if self._parts else None
-        import pyarrow as pa
-
-        columns = [pa.concat_arrays(some) for some in zip(*(one.columns for one in self._parts), strict=True)]
-        return pa.RecordBatch.from_arrays(columns, schema=self._parts[0].schema)
+def _leaves_out(struct: type[msgspec.Struct]) -> bool:
+    """Whether an encoding may be without some fields, or without their names."""
+    config = struct.__struct_config__
+    return bool(config.omit_defaults or config.array_like)
 
 
-def _size_of(batch: Any) -> int:
-    """The bytes of columns, with their names in each row."""
-    names = sum(len(name.encode()) for name in batch.schema.names)
-    return int(batch.nbytes) + names * int(batch.num_rows)
+def _arrow_fields(record_type: Any, where: str) -> dict[str, Any]:
+    """The columns of a type with fields, by their stored names."""
+    described = describe_type(record_type)
+    if not isinstance(described, (inspect.StructType, inspect.DataclassType, inspect.TypedDictType)):
+        raise UsageError(f"a row has fields, and {where} has none: give a type with the fields")
+    columns = {}
+    for one in described.fields:
+        field = field_of(record_type, one.name)
+        stated = field.type if isinstance(field, Field) else Any
+        columns[one.encode_name] = _arrow_type(stated, f"{where}.{one.name}")
+    return columns
 
 
-def _times_in(batch: Any, field: str) -> array[int] | None:
-    """The times in a column of numbers. None: it has nulls."""
-    column = batch.column(field)
-    if column.null_count:
-        return None
-    times = array("q")
-    times.frombytes(memoryview(column.buffers()[1])[8 * column.offset :][: 8 * len(column)])
-    return times
-
-
-def _numbers(numbers: array[int]) -> Any:
+def _arrow_type(stated: Any, where: str) -> Any:
+    """The type of a column. Each column may be empty."""
     import pyarrow as pa
 
-    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
+    parts = [part for part in members(stated) if supertype(part) is not type(None)]
+    if len(parts) == 1:
+        if normalise(parts[0]) is Timestamp:
+            return _times()
+        part = supertype(parts[0])
+        plain = {
+            int: pa.int64(), float: pa.float64(), str: pa.string(), bytes: pa.binary(), bool: pa.bool_(),
+            datetime: _times(), date: pa.date32(),
+        }  # fmt: skip
+        if part in plain:
+            return plain[part]
+        origin, arguments = get_origin(part), get_args(part)
+        if origin in (list, set, frozenset) or (origin is tuple and arguments[1:] == (...,)):
+            return pa.list_(_arrow_type(arguments[0], f"{where}[]"))
+        if origin is dict and supertype(arguments[0]) is str:
+            return pa.map_(pa.string(), _arrow_type(arguments[1], f"{where}[]"))
+        if origin is Literal or (isinstance(part, type) and issubclass(part, Enum)):
+            return _type_of_values(arguments if origin is Literal else [one.value for one in part], stated, where)
+        if _is_text(describe_type(part)):
+            return pa.string()
+        if isinstance(describe_type(part), (inspect.StructType, inspect.DataclassType, inspect.TypedDictType)):
+            return pa.struct(list(_arrow_fields(part, where).items()))
+    raise _without_column(stated, where)
 
 
-def _repeated(value: Any, wanted: Any, count: int) -> Any:
-    """A column of so many equal values. pyarrow's own way to make one loads pandas, if it is installed."""
+def _is_text(described: inspect.Type) -> bool:
+    """Whether msgspec writes such a value as a text."""
+    return isinstance(described, (inspect.DecimalType, inspect.UUIDType, inspect.TimeType, inspect.TimeDeltaType))
+
+
+def _type_of_values(values: Sequence[Any], stated: Any, where: str) -> Any:
     import pyarrow as pa
 
-    if isinstance(value, str | bytes):
-        content = value if isinstance(value, bytes) else value.encode()
-        buffers = [array("i", [0, len(content)]), content]
-    else:
-        buffers = [
-            bytes([value]) if isinstance(value, bool) else array("d" if isinstance(value, float) else "q", [value])
-        ]
-    one = pa.Array.from_buffers(wanted, 1, [None, *map(pa.py_buffer, buffers)])
-    return one.take(_numbers(array("q", bytes(8 * count))))
+    for kind, column in ((str, pa.string()), (int, pa.int64())):
+        if all(isinstance(one, kind) and not isinstance(one, bool) for one in values):
+            return column
+    raise _without_column(stated, where)
 
 
-def _arrow_type(kind: type) -> Any:
-    return next(found for found, plain in plain_types().items() if plain is kind)
-
-
-def _becomes(kind: type, given: Any) -> bool:
-    """Whether each value of a type of Arrow has the same value in the plain column of a kind, or is refused there."""
-    import pyarrow as pa
-
-    types = pa.types
-    if types.is_dictionary(given) and kind is str:
-        given = given.value_type
-    if kind is int:
-        return bool(types.is_integer(given))
-    if kind is float:
-        return bool(types.is_float32(given) or types.is_float64(given))
-    if kind is str:
-        return bool(types.is_string(given) or types.is_large_string(given))
-    if kind is bytes:
-        return bool(types.is_binary(given) or types.is_large_binary(given))
-    return bool(types.is_boolean(given))
+def _without_column(stated: Any, where: str) -> UsageError:
+    return UsageError(
+        f"{where} is {type_name(stated)}, which is no column: choose another type, such as str, or write files of jsonl"
+    )

@@ -7,30 +7,33 @@ written, it always has the same records, and the batches of a shard come in thei
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
-from itertools import accumulate
 from time import perf_counter
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from millwheel.connectors.batches import Collected, EncodedBatch
+from millwheel.connectors.collecting import RECORD_BYTES, ShardRecords, ShardTable, ShardValues
+from millwheel.connectors.contents import BatchRecords
 from millwheel.connectors.handles import CALL_SECONDS, Handles
 from millwheel.connectors.sink import Sink, SinkBatch, SinkShard, SinkWriter
 from millwheel.model.limits import MAX_VALUE_BYTES
 from millwheel.model.stream_names import full_name
 from millwheel.model.time import LAST_TIMESTAMP, TimeDomain, TimeInt, Timestamp
+from millwheel.rpc.column_keys import numpy_here
+from millwheel.sdk.batches.column_records import records_at
 from millwheel.sdk.batches.computation import MAX_RECORDS, BatchComputation
 from millwheel.sdk.batches.context import BatchContext
 from millwheel.sdk.batches.records import RecordBatch
-from millwheel.sdk.codecs import ValueCodec
+from millwheel.sdk.codecs import ValueCodec, ValueFormat
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.errors import TooLargeError
 from millwheel.sdk.records import Record, Timer
 
-__all__ = ["BATCHES", "MAKES", "Collected", "EncodedBatch", "MakeBatches", "WriteBatches", "Written"]
+__all__ = ["BATCHES", "MAKES", "MakeBatches", "WriteBatches", "Written"]
 
 K = TypeVar("K")
 
@@ -40,46 +43,8 @@ MAKES: Final = "-batches"
 """The end of the names of computations that make batches."""
 _BATCH_BYTES: Final = 512 << 10
 """A batch of so many bytes is whole, half of what one record may have."""
-_RECORD_BYTES: Final = 14
-"""What a batch has for each record beside the value: the lengths of MessagePack, and the time."""
 _OTHER_BYTES: Final = 512
 """What a batch has beside its records: names of fields, ids, and the name of the sink."""
-
-
-class EncodedBatch(msgspec.Struct, Generic[K], frozen=True, omit_defaults=True):
-    """A batch with its values as bytes. ``K`` is their type, so that an update which changes it is noticed."""
-
-    shard: str
-    run: int
-    number: int
-    id: str
-    after: str
-    values: list[bytes]
-    times: list[int]
-    kind: list[K] = []
-    """Always empty. It has the type of the values in the schema of the stream."""
-
-
-class Collected(msgspec.Struct, Generic[K], omit_defaults=True):
-    """The records of a shard that are in no batch yet."""
-
-    sink: str = ""
-    """The full name of the sink when the run began. A fork begins with the state of its original."""
-    run: int = 0
-    """When the shard got its first record, by the wall clock: it distinguishes this shard from former ones."""
-    number: int = 0
-    """That of the last batch."""
-    id: str = ""
-    """That of the last batch."""
-    values: list[bytes] = []
-    times: list[int] = []
-    size: int = 0
-    due: int = 0
-    """When the batch is made at the latest, by the wall clock."""
-    held: int = 0
-    """Where the batch holds the low watermark: at its oldest record."""
-    kind: list[K] = []
-    """Always empty, as in a batch."""
 
 
 class Written(msgspec.Struct):
@@ -96,8 +61,8 @@ class Written(msgspec.Struct):
 class MakeBatches(BatchComputation[Any, Collected[K]], Generic[K]):
     """Makes batches of the records of each shard.
 
-    It takes the records of a delivery at once, and their values as they were encoded. The batches are those that it
-    would make of one record after the other.
+    It takes the records of a delivery at once: their columns, or their values as they were encoded. The batches of
+    values are those that it would make of one record after the other.
 
     *Invariant (G1): batches of one id have the same records, and the same batches before them.* So a writer that knows
     the id of its last batch knows which one comes next. A number is not enough: after a restore, another batch may have
@@ -105,6 +70,7 @@ class MakeBatches(BatchComputation[Any, Collected[K]], Generic[K]):
     """
 
     max_records = MAX_RECORDS
+    _takes_columns = True
     _remedy = (
         "a sink leaves no record out: leave such ones out by a `filter` before `to`, and give the sink another name, "
         "with which what waits for its batch under this one is dropped; then `millwheel topology update MODULE:ATTR`"
@@ -123,73 +89,77 @@ class MakeBatches(BatchComputation[Any, Collected[K]], Generic[K]):
         return {self._output: self._batch_type}
 
     def process_batch(self, ctx: BatchContext[Collected[K]], batch: RecordBatch[Any]) -> None:
-        values = batch._encoded_by(self._codec)
-        for rows, times in batch._rows_by_key():
-            own = values if len(rows) == len(values) else [values[row] for row in rows]
-            self._collect(ctx, rows, own, times)
+        for rows, records in self._of_shards(batch):
+            self._collect(ctx, rows, records)
 
-    def _collect(
-        self, ctx: BatchContext[Collected[K]], rows: Sequence[int], values: Sequence[bytes], times: Sequence[int]
-    ) -> None:
+    def _of_shards(self, batch: RecordBatch[Any]) -> Iterator[tuple[Sequence[int], ShardRecords]]:
+        """The rows of each shard with their records: as columns if they came so, and few as values all the same."""
+        table, own = batch._columns(), self._codec.format is ValueFormat.MSGPACK
+        if table is None or not own or numpy_here() is None:
+            values = batch._encoded_by(self._codec)
+            for rows, times in batch._rows_by_key():
+                yield rows, ShardValues(values if len(rows) == len(batch) else [values[row] for row in rows], times)
+            return
+        for rows, times in batch._rows_by_key():
+            some = ShardTable(records_at(table, table.batch.schema.names, rows))
+            yield rows, some if some.stays else ShardValues(some.values(), times)
+
+    def _collect(self, ctx: BatchContext[Collected[K]], rows: Sequence[int], records: ShardRecords) -> None:
         """Add records of one shard to its batch, and make each batch that is whole.
 
         *Invariant (G15): the records of a shard are in its batches in the order of their rows.*
         """
-        sizes = [len(value) + _RECORD_BYTES for value in values]
         first = ctx.at(rows[0])
-        if (largest := max(sizes)) + _OTHER_BYTES > MAX_VALUE_BYTES:
-            most = MAX_VALUE_BYTES - _OTHER_BYTES - _RECORD_BYTES
-            raise TooLargeError(f"a record for the sink {_sink_of(first)!r}", largest - _RECORD_BYTES, most)
-        pending, start = first.state, 0
-        while start < len(values):
-            end = self._end(pending, sizes, start)
+        if (largest := records.largest) + _OTHER_BYTES > MAX_VALUE_BYTES:
+            most = MAX_VALUE_BYTES - _OTHER_BYTES - RECORD_BYTES
+            raise TooLargeError(f"a record for the sink {_sink_of(first)!r}", largest - RECORD_BYTES, most)
+        pending, start, count = first.state, 0, first.state.count
+        while start < len(records):
+            end = records.end(start, max(1, self._most - count), _BATCH_BYTES - pending.size)
+            if end == start and not count:
+                end = start + 1  # an empty batch takes a record of any size
             if end > start:
-                self._hold(ctx, pending, rows[start:end], times[start:end])
-                pending.values += values[start:end]
-                pending.times += times[start:end]
-                pending.size += sum(sizes[start:end])
-            if end < len(values) or len(pending.values) >= self._most or pending.size >= _BATCH_BYTES:
+                self._hold(ctx, pending, rows, *records.oldest(start, end))
+                records.put(pending, start, end)
+                pending.size += records.size(start, end)
+                count += end - start
+            if end < len(records) or count >= self._most or pending.size >= _BATCH_BYTES:
                 self._produce(ctx.at(rows[max(start, end - 1)]), pending)
+                count = 0
             start = end
 
-    def _end(self, pending: Collected[K], sizes: Sequence[int], start: int) -> int:
-        """The first record from ``start`` on that does not fit into the batch. An empty one takes one of any size."""
-        room = max(1, self._most - len(pending.values))
-        filled = list(accumulate(sizes[start : start + room], initial=pending.size))
-        return max(start + bisect_right(filled, _BATCH_BYTES) - 1, start + (not pending.values))
-
     def _hold(
-        self, ctx: BatchContext[Collected[K]], pending: Collected[K], rows: Sequence[int], times: Sequence[int]
+        self, ctx: BatchContext[Collected[K]], pending: Collected[K], rows: Sequence[int], place: int, oldest: int
     ) -> None:
-        """Hold the watermark for the batch at the oldest of these records, if no earlier one does."""
-        oldest = min(times)
-        one = ctx.at(rows[times.index(oldest)])
-        if not pending.values:
+        """Hold the watermark for the batch at a record, the oldest of those that are added, if no earlier one does."""
+        one, begins = ctx.at(rows[place]), not pending.count
+        if begins:
             _follow_name(one, pending)
             pending.due = one.now + self._delay
         elif oldest >= pending.held:
             return
         held = min(max(oldest, one.watermark), LAST_TIMESTAMP)
-        if not pending.values or held < pending.held:
+        if begins or held < pending.held:
             pending.held = held
             one.set_timer(Timestamp(pending.due), domain=TimeDomain.PROCESSING_TIME, hold=Timestamp(held))
 
     def process_timer(self, ctx: Context[Collected[K]], timer: Timer) -> None:
-        if ctx.state.values:
+        if ctx.state.count:
             self._produce(ctx, ctx.state)
 
     def _produce(self, ctx: Context[Collected[K]], pending: Collected[K]) -> None:
         _follow_name(ctx, pending)
         pending.number += 1
         after, place = pending.id, (ctx.key, pending.run, pending.number)
-        content = msgspec.msgpack.encode((place, after, pending.values, pending.times))
+        tables = [pending.tables] if pending.tables else []
+        content = msgspec.msgpack.encode((place, after, pending.values, pending.times, *tables))
         pending.id = blake2b(content, digest_size=16).hexdigest()
-        batch = EncodedBatch[K](*place, pending.id, after, pending.values, pending.times)
+        batch = EncodedBatch[K](*place, pending.id, after, pending.values, pending.times, tables=pending.tables)
         # Where the hold stands, no higher watermark was reported. This is so before the commit of the hold, too: its
         # record had no ACK then.
         ctx._earliest = min(ctx._earliest, pending.held)
         ctx.produce(self._output, batch, timestamp=Timestamp(pending.held))
-        pending.values, pending.times, pending.size = [], [], 0
+        pending.empty()
         ctx.cancel_timer(domain=TimeDomain.PROCESSING_TIME)
 
 
@@ -219,8 +189,9 @@ class WriteBatches(Computation[EncodedBatch[K], Written], Generic[K]):
         "read it again; then `millwheel topology update MODULE:ATTR`"
     )
 
-    def __init__(self, sink: Sink[Any], codec: ValueCodec, shards: int) -> None:
+    def __init__(self, sink: Sink[Any], codec: ValueCodec, record_type: Any, shards: int) -> None:
         self.codec = codec
+        self.record_type = record_type
         self._sink = sink
         self._shards = shards
         self._writers = Handles[SinkWriter[Any]]()
@@ -238,12 +209,13 @@ class WriteBatches(Computation[EncodedBatch[K], Written], Generic[K]):
         key, place = f"{sink} {ctx.key}", SinkShard(sink, int(ctx.key), self._shards, batch.run)
         async with self._writers.use(key, (batch.run, after), lambda: self._sink.open_writer(place)) as used:
             # A time is an integer, which a Timestamp is, too. A call for each would only cost time.
-            records: Any = list(zip(self.codec.decode_all(batch.values), batch.times, strict=True))
+            parts: Any = list(batch.parts(self.codec))
+            records = BatchRecords(parts, self.codec.decode_all, self.record_type) if batch.tables else parts[0]
             began = perf_counter()
             async with asyncio.timeout(CALL_SECONDS):
                 await used.handle.write(SinkBatch(batch.number, records, batch.id, after))
             if ctx._scope.connector is not None:
-                ctx._scope.connector.has_written([len(value) for value in batch.values], perf_counter() - began)
+                ctx._scope.connector.has_written(batch.count, batch.size, perf_counter() - began)
             used.ends_at((batch.run, batch.id))
         written.sink, written.batch = sink, batch.number
         written.records, written.at = written.records + len(records), ctx.now

@@ -6,7 +6,21 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final, overload
 
-__all__ = ["ColumnKeys", "bytes_in", "is_key_type", "key_list", "keys_of", "longest_in", "numpy_here", "text_types"]
+__all__ = [
+    "ColumnKeys",
+    "KeySource",
+    "bytes_in",
+    "is_key_type",
+    "key_list",
+    "keys_of",
+    "longest_in",
+    "numpy_here",
+    "text_types",
+]
+
+KeySource = str | bytes
+"""Where records that are columns have their keys: in a column of this name. Or bytes: the key of all of them. An empty
+text is the empty key."""
 
 _SINGLE_READS: Final = 32
 """So many keys are read from the column. With more of them, all keys are made at once: that costs a tenth for each."""
@@ -25,8 +39,8 @@ class ColumnKeys(Sequence[bytes]):
 
     @property
     def column(self) -> Any:
-        """Texts or bytes. None: all keys are empty."""
-        if self._column is None and self.records.key:
+        """Texts or bytes. None: all records have one key."""
+        if self._column is None and self.records.same is None:
             self._column = keys_of(self.records.batch.column(self.records.key))
         return self._column
 
@@ -41,7 +55,7 @@ class ColumnKeys(Sequence[bytes]):
         if self._list is not None or isinstance(index, slice) or self._reads >= _SINGLE_READS:
             return self.tolist()[index]
         self._reads += 1
-        value = b"" if self.column is None else self.column[index].as_py()
+        value = self.records.same if self.column is None else self.column[index].as_py()
         return value if isinstance(value, bytes) else value.encode()
 
     def __iter__(self) -> Iterator[bytes]:
@@ -50,13 +64,13 @@ class ColumnKeys(Sequence[bytes]):
     def tolist(self) -> list[bytes]:
         """All keys. They are kept, and must not be changed."""
         if self._list is None:
-            self._list = [b""] * len(self) if self.column is None else bytes_in(self.column)
+            self._list = [self.records.same] * len(self) if self.column is None else bytes_in(self.column)
         return self._list
 
     @property
     def longest(self) -> int:
         """The size of the longest key."""
-        return 0 if self.column is None else longest_in(self.column)
+        return len(self.records.same) if self.column is None else longest_in(self.column)
 
     @property
     def has_texts(self) -> bool:
@@ -68,7 +82,7 @@ class ColumnKeys(Sequence[bytes]):
     def extremes(self) -> tuple[bytes, bytes]:
         """The least and the greatest key. There is at least one."""
         if self.column is None:
-            return b"", b""
+            return self.records.same, self.records.same
         import pyarrow as pa
         import pyarrow.compute as pc
 

@@ -18,11 +18,12 @@ from typing import Any, Final, overload
 import msgspec
 
 from millwheel.model.limits import MAX_KEY_BYTES
-from millwheel.rpc.column_keys import ColumnKeys, is_key_type, longest_in, numpy_here, text_types
+from millwheel.rpc.column_keys import ColumnKeys, KeySource, is_key_type, longest_in, numpy_here, text_types
 from millwheel.rpc.nullable_column import NullableColumn, items_at, truths_of, validity_of
 from millwheel.rpc.v1 import delivery_pb2 as wire
 
 __all__ = [
+    "NAMES_BYTES",
     "SCHEMA_BYTES",
     "RecordColumns",
     "bytes_of",
@@ -40,7 +41,7 @@ _CHUNK: Final = 256
 """So many values are made at a time, and kept."""
 SCHEMA_BYTES: Final = 64 << 10
 """The longest schema. Some are kept, so their size is bounded (G13)."""
-_NAMES_BYTES: Final = 16 << 20
+NAMES_BYTES: Final = 16 << 20
 """The most bytes that the names of columns may have in all encoded records of a delivery (G13). Senders keep to half of
 it. Columns of truth values are small, and the records that are made of them are not."""
 _ROW_BYTES: Final = 16
@@ -80,13 +81,15 @@ class RecordColumns(Sequence[bytes]):
 
     __slots__ = ("_chunks", "_extremes", "average", "batch", "key", "size", "timestamps")
 
-    def __init__(self, batch: Any, timestamps: array[int], key: str, *, like: RecordColumns | None = None) -> None:
+    def __init__(
+        self, batch: Any, timestamps: array[int], key: KeySource, *, like: RecordColumns | None = None
+    ) -> None:
         """
         Args:
             batch: A record batch of Arrow. Its columns are of ``plain_types``.
             timestamps: In microseconds, one for each record.
-            key: The column of the keys: texts, bytes or integers without nulls. Empty: all keys are empty.
-            like: The same records, with another column of keys. What is known of them is taken over.
+            key: The column of the keys: texts, bytes or integers without nulls. Or the key of all records.
+            like: The same records, with other keys. What is known of them is taken over.
         """
         self.batch = batch
         self.timestamps = timestamps
@@ -147,8 +150,13 @@ class RecordColumns(Sequence[bytes]):
         column = self.batch.column(number)
         return column.type in (pa.string(), pa.int64()) and not column.null_count and longest_in(column) <= most
 
-    def keyed(self, key: str) -> RecordColumns:
-        """The same records with another column of keys."""
+    @property
+    def same(self) -> bytes | None:
+        """The key of all records. None: a column has the keys."""
+        return None if self.key and isinstance(self.key, str) else bytes(self.key or b"")
+
+    def keyed(self, key: KeySource) -> RecordColumns:
+        """The same records with other keys."""
         return self if key == self.key else RecordColumns(self.batch, self.timestamps, key, like=self)
 
     def extremes(self) -> tuple[int, int]:
@@ -204,7 +212,11 @@ class RecordColumns(Sequence[bytes]):
         if sys.byteorder == "big":
             times = array("q", times)
             times.byteswap()
-        message = wire.RecordColumns(schema=self.batch.schema.serialize().to_pybytes(), key=self.key)
+        message = wire.RecordColumns(schema=self.batch.schema.serialize().to_pybytes())
+        if (same := self.same) is None:
+            message.key = str(self.key)
+        else:
+            message.same_key = same
         message.timestamps_us = times.tobytes()
         for number, column in enumerate(map(exact, self.batch.columns)):
             validity, *buffers = column.buffers()
@@ -232,6 +244,7 @@ class RecordColumns(Sequence[bytes]):
         schema, rest, columns = _schema(message.schema), iter(message.buffers), []
         if message.key and (message.key not in schema.names or not is_key_type(schema.field(message.key).type)):
             raise ValueError(f"the columns have no column {message.key!r} of texts, bytes or integers for keys")
+        message.same_key.decode()  # UnicodeDecodeError is a ValueError
         nulls = _nulls_of(message, schema)
         try:
             for number, field in enumerate(schema):
@@ -250,9 +263,9 @@ class RecordColumns(Sequence[bytes]):
             raise ValueError(f"column {field.name!r}: {error}") from error
         if next(rest, None) is not None:
             raise ValueError("the columns have more buffers than their schema needs")
-        if (names := len(times) * names_bytes(schema.names)) > _NAMES_BYTES:
-            raise ValueError(f"names of columns with {names:,} bytes in all records; the limit is {_NAMES_BYTES:,}")
-        return cls(pa.RecordBatch.from_arrays(columns, schema=schema), times, message.key)
+        if (names := len(times) * names_bytes(schema.names)) > NAMES_BYTES:
+            raise ValueError(f"names of columns with {names:,} bytes in all records; the limit is {NAMES_BYTES:,}")
+        return cls(pa.RecordBatch.from_arrays(columns, schema=schema), times, message.key or message.same_key)
 
 
 def joined(tables: Sequence[RecordColumns], timestamps: array[int]) -> RecordColumns:

@@ -118,6 +118,8 @@ def _why_one_by_one(stream: PlannedStream, plan: Plan) -> str | None:
 
 def _why_no_column(stream: PlannedStream, key: KeyExtractor) -> str:
     """Why no column has the keys of a consumer."""
+    if key._for_all is not None:
+        return ""
     if key.function is not None:
         return "its key is computed by code"
     if len(key.fields) != 1 or "." in key.fields[0]:

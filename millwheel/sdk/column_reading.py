@@ -1,4 +1,4 @@
-"""How windows by columns read an input from columns of Arrow: filters before them, and fields (section 4.2; G1).
+"""How windows and sinks by columns read an input from columns of Arrow: filters, and fields (section 4.2; G1).
 
 A filter that is an expression of fields is computed for all records of a delivery at once. What a filter drops is not
 looked at by the next step, nor by an aggregate, as with records. So neither fails for a record that is not there.
@@ -79,6 +79,12 @@ class ColumnRows:
             else:
                 found[name] = self._column(name if self._names is None else self._names[name], chosen)
         return found
+
+    def source(self, name: str) -> str | Column:
+        """The field of the records that a field is, or what was computed for those that have passed."""
+        if name in self._computed:
+            return self._computed[name]
+        return name if self._names is None else self._names[name]
 
     def filter(self, step: ColumnExpression) -> None:
         """Leave the records that pass a filter."""

@@ -90,7 +90,7 @@ class CompiledComputation:
     columns: ColumnPlan = field(default_factory=lambda: ColumnPlan("", {}))
     """What of its work may be done by columns, with the full names of its input streams."""
     column_readings: Mapping[str, ColumnReading] = field(default_factory=dict)
-    """By input stream: how windows by columns read its records from columns. A stream without: from values alone."""
+    """By input stream: how its records are read from columns, by windows or a sink. A stream without: from values."""
     encode_all: Mapping[str, EncodeAll] = field(default_factory=dict)
     """By output stream of a source: the encoder of many values, each as its own encoder does."""
     tables: frozenset[str] = frozenset()
@@ -186,12 +186,11 @@ def compile_computation(
             columns.by_hooks,
             {stream: columns.by_values[called] for stream, called in names.items() if called in columns.by_values},
         ),
-        column_readings={}
-        if windows is None
-        else {
+        column_readings={
             stream: found
             for stream, called in names.items()
-            if isinstance(found := column_reading(plan.streams[called], readings.get(called, ())), ColumnReading)
+            if (windows is not None or (_takes_columns(computation) and len(readings.get(called, ())) <= 1))
+            and isinstance(found := column_reading(plan.streams[called], readings.get(called, ())), ColumnReading)
         },
         encode_all={
             stream: _codec_of(name, plan.streams[stream]).verify_all
@@ -213,6 +212,10 @@ def compile_computation(
             and (read_all := reading_of_all(_codec(plan.streams[called]).decode_all, readings.get(called, ())))
         },
     )
+
+
+def _takes_columns(computation: Computation[Any, Any]) -> bool:
+    return isinstance(computation, BatchComputation) and computation._takes_columns
 
 
 def _batches(plan: Plan, declared: ComputationDeclaration, names: Mapping[str, str]) -> BatchProgram:

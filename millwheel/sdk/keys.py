@@ -91,6 +91,11 @@ class KeyExtractor:
         return lambda value: join_key(*read(value))
 
     @property
+    def _for_all(self) -> str | None:
+        """The key of all records, if they have one key without a look at their values. Else None."""
+        return everything(None) if self.function is everything else None
+
+    @property
     def needs_copy(self) -> bool:
         """Whether the function may change the value that it gets. MillWheel's own functions change nothing."""
         if self.function is None or (getattr(self.function, "__module__", None) or "").partition(".")[0] == "millwheel":
@@ -115,7 +120,10 @@ class KeyExtractor:
         wire = [".".join(step.wire_name for step in path) for path in steps if not isinstance(path, str)]
         if self.function is None and all(all(name.split(".")) for name in wire):
             return topology_pb2.KeySpec(fields=wire)
-        return topology_pb2.KeySpec(function=self._code_name(record_type), code=self._code_digest())
+        spec = topology_pb2.KeySpec(function=self._code_name(record_type), code=self._code_digest())
+        if (same := self._for_all) is not None:
+            spec.same_key = same
+        return spec
 
     def _code_digest(self) -> str:
         return "" if self.function is None else code_digest([self.function])

@@ -133,8 +133,8 @@ class ConnectorCounts(Protocol):
             last_error: Why the last one of them could not be read.
         """
 
-    def has_written(self, sizes: Sequence[int], seconds: float) -> None:
-        """A batch of records of these sizes in bytes was written, and that took so long."""
+    def has_written(self, records: int, size: int, seconds: float) -> None:
+        """A batch of so many records and bytes was written, and that took so long."""
 
 
 class Scope:

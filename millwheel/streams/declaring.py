@@ -26,7 +26,7 @@ from millwheel.sdk.spreading import copier, spreader
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.sdk.typeinfo import type_name
 from millwheel.streams.checked import refuse_unknown
-from millwheel.streams.derivations import DerivedKeyExtractor, KeyTexts, derivation_of, same_key
+from millwheel.streams.derivations import DerivedKeyExtractor, KeyTexts, derivation_of
 from millwheel.streams.steps import (
     Branch,
     Step,
@@ -226,7 +226,8 @@ def _plain(stream: str, readings: Sequence[Reading]) -> bool:
 def _key_of(topology: TopologyGraph, stream: str, read: Sequence[tuple[Input, Branch]]) -> KeyExtractor:
     """The key of a stream's records, from their values. No record has two keys, as ``_problem`` says.
 
-    A value that all branches drop has no key. It is spread, and dropped again where it is read.
+    A value that all branches drop has no key. It is spread, and dropped again where it is read. But where all others
+    have one key and expressions alone drop it, it has that key, too.
     """
     if _keyed_as_they_are(read):
         return read[0][0].extractor
@@ -235,12 +236,21 @@ def _key_of(topology: TopologyGraph, stream: str, read: Sequence[tuple[Input, Br
         if not may_be_without_key(extractor, record_type):
             return extractor
     keyed = [(one, branch) for one, branch in read if not expands(branch.steps)]
+    derivation = derivation_of([(branch, one.extractor, one.record_type) for one, branch in keyed])
+    if len(read) == 1 and (same := _key_for_all(*read[0])) is not None:
+        return DerivedKeyExtractor(function=read[0][0].extractor.function, derivation=derivation, same=same)
     copy = copier(topology, stream)
     function = spreader(topology, stream, _SHARDS)
     for one, branch in reversed(keyed):
         function = _key_function(one.extractor, branch.steps, copy, function)
-    derivation = derivation_of([(branch, one.extractor, one.record_type) for one, branch in keyed])
     return DerivedKeyExtractor(function=function, derivation=derivation)
+
+
+def _key_for_all(given: Input, branch: Branch) -> str | None:
+    """The key of all records of a branch, if nothing is read from any of them. Else None."""
+    steps = branch.steps
+    nothing_drops = not expands(steps) and not until_last_filter(steps)
+    return given.extractor._for_all if nothing_drops or known_steps(steps) is not None else None
 
 
 def _key_function(
@@ -254,7 +264,7 @@ def _key_function(
     *Invariant (G1): what passes has the key that the extractor reads from what the steps make*, in each version of a
     program. So a record that is sent again finds the ids of its key.
     """
-    if (same := same_key(extractor)) is not None:
+    if (same := extractor._for_all) is not None:
         # What a map makes after the last filter does not matter. So it runs once, for the hook.
         return compiled(on_a_copy(until_last_filter(steps), copy), repr(same), "next_key(value)", next_key=otherwise)
     steps, texts = on_a_copy(steps, copy, key_changes=extractor.needs_copy), KeyTexts(extractor)

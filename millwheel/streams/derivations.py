@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from millwheel.sdk.function_code import code_digest
-from millwheel.sdk.keys import KeyExtractor, everything
+from millwheel.sdk.keys import KeyExtractor
 from millwheel.sdk.spreading import bytes_reader, hash_of
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.streams.steps import Branch, Filter, Map, Only
@@ -24,7 +24,6 @@ __all__ = [
     "derivation_of",
     "derived_key",
     "key_reader",
-    "same_key",
     "spread_key",
     "text_key_reader",
     "value_key",
@@ -54,6 +53,11 @@ class DerivedKeyExtractor(KeyExtractor):
     """The key of all records, if they have one key. Then none of the steps has to make a value for it."""
 
     @property
+    def _for_all(self) -> str | None:
+        """See KeyExtractor."""
+        return self.same
+
+    @property
     def needs_copy(self) -> bool:
         """See KeyExtractor."""
         return self.changes
@@ -75,13 +79,6 @@ def derivation_of(keyed: Sequence[tuple[Branch, KeyExtractor, Any]]) -> KeyDeriv
     digests = sorted({code_digest((each.name, *each.parts)) for each in derived})
     parts = derived[0].parts if len(digests) == 1 else tuple(digests)
     return KeyDerivation(" | ".join(sorted({each.name for each in derived})), parts)
-
-
-def same_key(extractor: KeyExtractor) -> str | None:
-    """The key of all records, if they have one key without a look at their values. Else None."""
-    if isinstance(extractor, DerivedKeyExtractor):
-        return extractor.same
-    return everything(None) if extractor.function is everything else None
 
 
 def derived_key(

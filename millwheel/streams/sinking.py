@@ -50,8 +50,9 @@ def declare_sink(given: Input, name: str, sink: Sink[Any], options: WriteOptions
             type of the records, or an option is not positive.
     """
     # They load asyncio.
+    from millwheel.connectors.batches import EncodedBatch
     from millwheel.connectors.sink import Sink
-    from millwheel.connectors.writing import BATCHES, MAKES, EncodedBatch, MakeBatches, WriteBatches
+    from millwheel.connectors.writing import BATCHES, MAKES, MakeBatches, WriteBatches
 
     given_sink: object = sink
     if not isinstance(given_sink, Sink):
@@ -75,7 +76,7 @@ def declare_sink(given: Input, name: str, sink: Sink[Any], options: WriteOptions
     spread = given._replace(extractor=spread_key(given.extractor, given.record_type, shards, how))
     declare_step(f"{name}{MAKES}", makes(codec, batches, batch, records, int(delay)), [spread], {}, {})
     of_batches = Input(given.topology, (Branch(batches),), batch, key("shard"))
-    declare_step(name, WriteBatches[kind](sink, codec, shards), [of_batches], {}, {})
+    declare_step(name, WriteBatches[kind](sink, codec, given.record_type, shards), [of_batches], {}, {})
 
 
 def _kind_of(record_type: Any, codec: ValueCodec) -> Any:

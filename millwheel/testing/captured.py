@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from millwheel.connectors.writing import BATCHES, EncodedBatch, WriteBatches
+from millwheel.connectors.batches import EncodedBatch
+from millwheel.connectors.contents import BatchRecords
+from millwheel.connectors.writing import BATCHES, WriteBatches
 from millwheel.sdk.errors import UsageError, did_you_mean
 from millwheel.sdk.plan import Plan
 
@@ -31,4 +33,4 @@ def records_of(plan: Plan, sink: str, batches: Iterable[EncodedBatch[Any]]) -> I
     writes = plan.computations[sink].computation
     assert isinstance(writes, WriteBatches), "refuse_other_names() refuses others"
     for batch in batches:
-        yield from zip(map(writes.codec.decode, batch.values), batch.times, strict=True)
+        yield from BatchRecords(list(batch.parts(writes.codec)), writes.codec.decode_all, writes.record_type)

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 import millwheel as mw
 from millwheel.connectors import Read, Sink, SinkBatch, SinkShard, SinkWriter, Source, SplitReader, Splits
-from millwheel.connectors.tables import TableRecords
+from millwheel.connectors.table_reads import TableRecords
 
 __all__ = ["OUTSIDE", "Feed", "FeedSplit", "Fetched", "add_connected", "connected_differences"]
 

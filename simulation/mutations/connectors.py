@@ -268,7 +268,7 @@ rewriting(
     "G1",
     "the id of a batch depends on its records and on the batches before",
     writing,
-    "(place, after, pending.values, pending.times)",
+    "(place, after, pending.values, pending.times, *tables)",
     "place",
     seeds=0,
     test="tests/connectors/test_writing.py::test_equal_ids_mean_equal_batches",

@@ -159,7 +159,7 @@ rewriting(
     "G13",
     "the names of columns have a bound in all records that are made of them",
     RecordColumns,
-    "> _NAMES_BYTES:",
+    "> NAMES_BYTES:",
     "> 1 << 62:",
     seeds=0,
     test="tests/rpc/test_columns.py::test_malformed_columns_are_refused[long_names]",

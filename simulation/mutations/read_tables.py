@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from millwheel.connectors import tables
+from millwheel.connectors import table_reads
 from millwheel.connectors.reading import ReadSplits
 from millwheel.rpc.columns import RecordColumns
 from millwheel.sdk.context import Context
@@ -28,7 +28,7 @@ rewriting(
     "nulls-where-a-type-has-none",
     "G1",
     "rows with a null in a field that is never None are records, and bad ones",
-    tables.TableForm.columns_of,
+    table_reads.TableForm.columns_of,
     "column.null_count and not field.takes_null",
     "False",
     seeds=0,
@@ -40,7 +40,7 @@ rewriting(
     "fractions-as-numbers",
     "G1",
     "a column becomes that of a field only if each of its values is the same there",
-    tables,
+    table_reads,
     "return bool(types.is_integer(given))",
     "return bool(types.is_integer(given) or types.is_floating(given))",
     seeds=0,
@@ -52,7 +52,7 @@ rewriting(
     "defaults-left-out",
     "G9",
     "a row has the default of a field that its file lacks, as its record has it",
-    tables.TableForm,
+    table_reads.TableForm,
     "_repeated(field.default, wanted, len(numbers))",
     "pa.nulls(len(numbers), wanted)",
     seeds=0,
@@ -64,7 +64,7 @@ rewriting(
     "read-tables-of-any-size",
     "G13",
     "a read by columns has no more bytes than a delivery",
-    tables,
+    table_reads,
     "(size := _size_of(batch)) > TABLE_BYTES:",
     "(size := _size_of(batch)) > 64 * TABLE_BYTES:",
     seeds=0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millwheel.connectors import writing
+from millwheel.connectors.collecting import ShardRecords, ShardValues
 from millwheel.sdk import codecs, compiled
 from millwheel.sdk.batches.records import RecordBatch
 from millwheel.streams.steps import drops_only
@@ -17,7 +17,7 @@ rewriting(
     "deliveries-held-at-their-first",
     "G7",
     "the records of a delivery hold the watermark for their batch at the oldest of them",
-    writing,
+    ShardValues,
     "oldest = min(times)",
     "oldest = times[0]",
     seeds=0,
@@ -29,9 +29,9 @@ rewriting(
     "batches-of-any-size",
     "G13",
     "the batches of a delivery are as large as those of single records",
-    writing,
-    "bisect_right(filled, _BATCH_BYTES) - 1",
-    "bisect_right(filled, _BATCH_BYTES)",
+    ShardRecords,
+    "bisect_right(self._ends, self._ends[start] + room) - 1",
+    "bisect_right(self._ends, self._ends[start] + room)",
     seeds=0,
     test=_DELIVERIES + "batches_are_those_of_single_records",
     why=_WHY,

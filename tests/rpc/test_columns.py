@@ -55,6 +55,17 @@ def test_columns_arrive_as_they_were_sent(first: int, end: int) -> None:
     assert record_count(sent) == end - first == len(delivery.ids.positions)  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("key", ["", b"", b"0", "\N{CAT}".encode()])
+def test_one_key_of_all_records_arrives(key: str | bytes) -> None:
+    sent = RecordColumns(pa.record_batch({"text": ["a", "b"]}), array("q", [1, 2]), key)
+    found = RecordColumns.from_wire(wire.RecordColumns.FromString(sent.to_wire().SerializeToString()))
+    for keys in (sent.keys(), found.keys()):
+        one = key or b""
+        assert (list(keys), keys[1], keys.extremes()) == ([one] * 2, one, (one, one))
+        assert (keys.longest, keys.has_texts, keys.column) == (len(one), True, None)
+    assert (found.key, sent.keyed("text").keys()[1]) == (key or b"", b"b")
+
+
 some = st.fixed_dictionaries(
     {
         "n": st.integers(-(1 << 63), (1 << 63) - 1),
@@ -267,6 +278,10 @@ def more_times(message: wire.RecordColumns) -> None:
     message.timestamps_us = message.timestamps_us + bytes(8 * 100)
 
 
+def no_text_as_key(message: wire.RecordColumns) -> None:
+    message.key, message.same_key = "", b"\xff"
+
+
 def long_names(message: wire.RecordColumns, name: str = "x" * 1_000) -> None:
     """Few bytes that would become many records with long names."""
     count = 20_000
@@ -285,12 +300,12 @@ def names_of_long_characters(message: wire.RecordColumns) -> None:
      behind_the_texts, before_the_texts, behind_the_numbers, behind_the_bits, no_text, too_few, too_many, another_key,
      a_fraction_as_key,
      a_column_beyond, a_column_twice, no_validity, a_longer_validity, a_key_with_nulls,
-     half_a_time, more_times, long_names, names_of_long_characters],
+     half_a_time, more_times, no_text_as_key, long_names, names_of_long_characters],
 )  # fmt: skip
 def test_malformed_columns_are_refused(change: Callable[[wire.RecordColumns], None]) -> None:
     message = columns(5, 90).to_wire()
     change(message)
-    with pytest.raises(ValueError, match=r"column|schema|timestamps|buffers"):
+    with pytest.raises(ValueError, match=r"column|schema|timestamps|buffers|utf-8"):
         decode_delivery(request(message), None)
 
 

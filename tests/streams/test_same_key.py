@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +16,11 @@ from millwheel.sdk.compiled import consumers_of
 from millwheel.streams.steps import Filter, Map, Only, Step, until_last_filter
 from tests.connectors.given import Store, Table, at, running
 from tests.streams.test_keys import Event, User, key_of, known
+
+
+class Page(msgspec.Struct):
+    page: int
+
 
 EVENTS = [Event(User("a"), 1), Event(None, 2), Event(User("b"), 3)]
 Build = Callable[[mw.Stream[Event]], mw.Stream[Any]]
@@ -66,6 +72,34 @@ def test_a_dropped_record_goes_where_it_would_with_many_shards(build: Build) -> 
     one, two = key_function(build, 1), key_function(build, 2)
     for event in EVENTS:
         assert one(event) == (b"0" if two(event) in (b"0", b"1") else two(event))
+
+
+@pytest.mark.guarantee("G1", section="4.2")
+@pytest.mark.parametrize(
+    ("build", "same"),
+    [
+        (lambda events: events, "0"),
+        (lambda events: events.filter(mw.col("page") > 1), "0"),
+        (lambda events: events.filter(mw.col("page") > 1).select(Page, page=mw.col("page") + 1), "0"),
+        (lambda events: events.map(page_of, int), "0"),
+        (lambda events: events.filter(known), None),
+        (lambda events: events.filter(mw.col("page") > 1).map(page_of, int), None),
+        (lambda events: events.only(Event), None),
+    ],
+)
+def test_one_key_is_declared_where_no_code_is_run(build: Build, same: str | None) -> None:
+    topology = mw.Topology("site")
+    build(topology.source("events", Event)).to("table", Table(Store()))
+    key = topology.plan().computations["table-batches"].inputs["events"].to_proto(Event)
+    assert (key.same_key if key.HasField("same_key") else None) == same
+    extract = key_function(build, 1)
+    if same is not None:
+        assert {extract(event) for event in EVENTS} == {same.encode()}
+
+
+def test_the_key_of_everything_is_declared() -> None:
+    key = mw.key(mw.everything).to_proto(Event)
+    assert (key.HasField("same_key"), key.same_key) == (True, "")
 
 
 def test_a_sink_of_one_shard_calls_a_map_once_for_a_record() -> None:

@@ -81,8 +81,8 @@ def test_a_scrape_looks_at_each_split_once(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_writes_are_counted_with_their_times() -> None:
     tallies = Tallies()
-    tallies.measures_of(SINK).connector.has_written([10, 20, 30], 0.5)
-    tallies.measures_of(SINK).connector.has_written([40], 1.5)
+    tallies.measures_of(SINK).connector.has_written(3, 60, 0.5)
+    tallies.measures_of(SINK).connector.has_written(1, 40, 1.5)
     found = values(tallies)
     assert found["millwheel_sink_written_records_total"] == [(SINK, 4)]
     assert found["millwheel_sink_written_bytes_total"] == [(SINK, 100)]

@@ -83,10 +83,10 @@ class ConnectorMeasures:
         else:
             self.behind[split] = behind
 
-    def has_written(self, sizes: Sequence[int], seconds: float) -> None:
+    def has_written(self, records: int, size: int, seconds: float) -> None:
         """See :class:`millwheel.sdk.scope.ConnectorCounts`."""
-        self.written_records += len(sizes)
-        self.written_bytes += sum(sizes)
+        self.written_records += records
+        self.written_bytes += size
         self.write_seconds.add(seconds)
 
 

@@ -259,6 +259,9 @@ class Programs:
         known = None if loaded is None else loaded.named(consumer.topology).extractors(stream).get(consumer.computation)
         if known is not None:
             return known
+        if consumer.key.HasField("same_key"):
+            same = consumer.key.same_key.encode()
+            return lambda value: same
         if not consumer.key.fields:
             why = self.failure(consumer.code) or "its code is not loaded here"
             return _unknown(f"{_unknown_key(consumer, stream)}: {why}")

@@ -34,8 +34,8 @@ def divided(
         starts: The first key of each interval but the lowest one.
         ids: The ids of the records.
     """
-    if not starts or not columns.key:
-        yield from _cut(0, columns, ids)
+    if not starts or columns.same is not None:
+        yield from _cut(bisect_right(starts, columns.same or b""), columns, ids)
         return
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -142,8 +142,8 @@ class RecordEncoder:
             WrongIdOrKeyError: A given key is none.
             UsageError: The given keys do not fit the records.
         """
-        if consumer.log:
-            return [b""] * len(encoded)
+        if consumer.same is not None:
+            return [consumer.same] * len(encoded)
         column = self._column(consumer, given)
         if column is not None:
             return self._check_keys(consumer, column, len(encoded))
@@ -157,19 +157,19 @@ class RecordEncoder:
         return [self.extractor(consumer, type(value))(value) for value in values]
 
     def extractor(self, consumer: ConsumerRouting, kind: type) -> Callable[[Any], bytes]:
-        """The function from a value of type ``kind`` to its key at ``consumer``. A log has the empty key only.
+        """The function from a value of type ``kind`` to its key at ``consumer``, which may have one key only.
 
         Raises:
             KeyExtractionError: Only the consumer's code, which is not here, knows the key.
         """
-        if consumer.log:
-            return _empty_key
+        if (same := consumer.same) is not None:
+            return lambda value: same
         return self._own_extractor(consumer) or self._extractor(consumer, kind)
 
     def keys_locally(self, consumer: ConsumerRouting) -> bool:
-        """Whether keys for ``consumer`` can be extracted here: by its fields, or by the topology object's code."""
+        """Whether keys for ``consumer`` are known here: there is one, or by its fields, or by the topology object."""
         known = self._own_extractor(consumer) is not None
-        return consumer.log or known or not consumer.function or bool(consumer.fields)
+        return consumer.same is not None or known or not consumer.function or bool(consumer.fields)
 
     def has_column(self, consumer: ConsumerRouting, given: GivenKeys | None) -> bool:
         """Whether ``given`` has keys for ``consumer``."""
@@ -228,10 +228,6 @@ class RecordEncoder:
             return mapping_extractor(consumer.fields, self.stream, consumer.computation)
         paths = tuple(_attribute_path(kind, path) for path in consumer.fields)
         return KeyExtractor(fields=paths).bind(kind, self.stream, consumer.computation)
-
-
-def _empty_key(value: Any) -> bytes:
-    return b""
 
 
 def _attribute_path(kind: Any, path: str) -> str:

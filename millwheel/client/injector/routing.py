@@ -30,7 +30,7 @@ class Route:
 class ConsumerRouting:
     """One consumer, its key extractor, and the intervals that cover all its keys."""
 
-    __slots__ = ("computation", "fields", "function", "incarnation", "log", "routes", "starts", "topology")
+    __slots__ = ("computation", "fields", "function", "incarnation", "log", "routes", "same", "starts", "topology")
 
     def __init__(
         self,
@@ -42,6 +42,7 @@ class ConsumerRouting:
         fields: Sequence[str] = (),
         function: str = "",
         log: bool = False,
+        same: bytes | None = None,
     ) -> None:
         """Raises ValueError unless ``routes`` cover every key exactly once (G11)."""
         self.incarnation = incarnation
@@ -50,6 +51,8 @@ class ConsumerRouting:
         self.fields = tuple(fields)
         self.function = function
         self.log = log
+        self.same = b"" if log else same
+        """The key of all records. None: they have several. A log has the empty key only."""
         self.routes = sorted(routes, key=lambda route: route.keys.start)
         reached: bytes | None = b""
         for route in self.routes:

@@ -201,4 +201,5 @@ def _consumer(message: control_pb2.ConsumerRoute) -> ConsumerRouting:
         fields=message.key.fields,
         function=message.key.function,
         log=message.log,
+        same=message.key.same_key.encode() if message.key.HasField("same_key") else None,
     )

@@ -9,11 +9,12 @@ from typing import Final
 from millwheel.client.injector.ids import IdScope
 from millwheel.client.injector.messages import KeyedRecords
 from millwheel.model.incarnation import IncarnationId
+from millwheel.rpc.column_keys import KeySource
 from millwheel.rpc.columns import RecordColumns, joined
 
 __all__ = ["TableBuffer"]
 
-_NO_KEYS: Final[Mapping[IncarnationId, str]] = {}
+_NO_KEYS: Final[Mapping[IncarnationId, KeySource]] = {}
 
 
 class TableBuffer:
@@ -35,10 +36,12 @@ class TableBuffer:
         self._scope: IdScope | None = None
         self._ids = range(0)
 
-    def takes(self, records: RecordColumns, keys: Mapping[IncarnationId, str], scope: IdScope, first: int) -> bool:
+    def takes(
+        self, records: RecordColumns, keys: Mapping[IncarnationId, KeySource], scope: IdScope, first: int
+    ) -> bool:
         """Whether a table may follow those in the buffer. ``first``: the position of its first record.
 
-        ``keys``: the columns of its keys. They are the same object for the same columns and the same routing.
+        ``keys``: where its keys are. They are the same object for the same columns and the same routing.
         """
         if not self.count:
             return True
@@ -46,7 +49,7 @@ class TableBuffer:
             return False
         return self.promise is None or records.extremes()[0] >= self.promise
 
-    def add(self, records: RecordColumns, keys: Mapping[IncarnationId, str], scope: IdScope, first: int) -> None:
+    def add(self, records: RecordColumns, keys: Mapping[IncarnationId, KeySource], scope: IdScope, first: int) -> None:
         """Append the records of a table that the buffer takes. Its columns are copied: the caller may change them."""
         if not self.count:
             self._keys, self._scope, self._ids = keys, scope, range(first, first)

@@ -21,7 +21,7 @@ from millwheel.client.injector.settings import InjectorSettings
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.limits import MAX_KEY_BYTES, MAX_VALUE_BYTES
 from millwheel.model.wording import named
-from millwheel.rpc.column_keys import longest_in
+from millwheel.rpc.column_keys import KeySource, longest_in
 from millwheel.rpc.columns import SCHEMA_BYTES, RecordColumns, names_bytes, plain_types
 from millwheel.rpc.v1 import topology_pb2 as specs
 
@@ -58,14 +58,14 @@ class _SchemaForm:
     """What a table's schema says, by one routing and one column of ids.
 
     ``misfit``: why its records are not surely of a declared type, or cannot be columns. None: they can. ``keys``: the
-    columns of the keys, by consumer, or why there is none. ``names_bytes``: what a row has beside its values' content.
+    sources of the keys, by consumer, or why there is none. ``names_bytes``: what a row has beside its values' content.
     """
 
     schema: Any
     routing: StreamRouting
     id_column: str | None
     misfit: _ByRows | None
-    keys: Mapping[IncarnationId, str] | _ByRows
+    keys: Mapping[IncarnationId, KeySource] | _ByRows
     names_bytes: int
 
 
@@ -84,8 +84,8 @@ class TableForms:
         """What the last schema of a table says."""
         self._said: set[tuple[Any, str]] = set()
 
-    def keys(self, records: RecordColumns, id_column: str | None = None) -> Mapping[IncarnationId, str] | None:
-        """The column of the keys, by consumer. Empty: a consumer's keys are empty. None: the records go one by one.
+    def keys(self, records: RecordColumns, id_column: str | None = None) -> Mapping[IncarnationId, KeySource] | None:
+        """Where each consumer's keys are. None: the records go one by one.
 
         Args:
             records: The records.
@@ -104,7 +104,7 @@ class TableForms:
 
     def _form(
         self, records: RecordColumns, routing: StreamRouting, id_column: str | None
-    ) -> Mapping[IncarnationId, str] | _ByRows:
+    ) -> Mapping[IncarnationId, KeySource] | _ByRows:
         values, known = records.batch, self._looked
         schema = values.schema
         if known is None or known.routing is not routing or known.id_column != id_column or known.schema != schema:
@@ -118,13 +118,14 @@ class TableForms:
             return reason
         if isinstance(known.keys, _ByRows):
             return known.keys
-        for name, key in known.keys.items():
-            if key and values.column(key).null_count:
+        columns = {name: key for name, key in known.keys.items() if isinstance(key, str)}
+        for name, key in columns.items():
+            if values.column(key).null_count:
                 return _ByRows(f"the key of {_name_of(routing.consumers[name])} is column {key!r}, which has nulls")
         # A row or a key that is too large gets its error where it is encoded.
         large = records.size + known.names_bytes > MAX_VALUE_BYTES  # each row is smaller than all of them
         if (large and records.longest > MAX_VALUE_BYTES) or any(
-            _has_long(values.column(key)) for key in set(known.keys.values()) if key
+            _has_long(values.column(key)) for key in set(columns.values())
         ):
             return _ByRows("a row or its key may be too large")
         return known.keys
@@ -240,9 +241,9 @@ def _has_long(column: Any) -> bool:
     return content is not None and content.size > MAX_KEY_BYTES and longest_in(column) > MAX_KEY_BYTES
 
 
-def _keys_of(schema: Any, routing: StreamRouting) -> dict[IncarnationId, str] | _ByRows:
-    """The columns that have the keys, by consumer, or why a consumer's keys are in none."""
-    found = dict[IncarnationId, str]()
+def _keys_of(schema: Any, routing: StreamRouting) -> dict[IncarnationId, KeySource] | _ByRows:
+    """Where the keys are, by consumer, or why a consumer's keys are in no column."""
+    found = dict[IncarnationId, KeySource]()
     for name, consumer in routing.consumers.items():
         key = _key_of(consumer, schema)
         if isinstance(key, _ByRows):
@@ -255,12 +256,12 @@ def _name_of(consumer: ConsumerRouting) -> str:
     return f"computation {consumer.topology}/{consumer.computation}"
 
 
-def _key_of(consumer: ConsumerRouting, schema: Any) -> str | _ByRows:
-    """The column that has the consumer's keys. Empty: its keys are empty."""
+def _key_of(consumer: ConsumerRouting, schema: Any) -> KeySource | _ByRows:
+    """Where the consumer's keys are."""
     import pyarrow as pa
 
-    if consumer.log:
-        return ""
+    if consumer.same is not None:
+        return consumer.same
     who, fields = _name_of(consumer), consumer.fields
     if len(fields) != 1:
         return _ByRows(f"the key of {who} is of several fields" if fields else f"{who} computes its key by code")

@@ -23,7 +23,7 @@ from millwheel.client.injector.table_forms import IN_MSGPACK, TableCounts, Table
 from millwheel.client.injector.table_intake import TableIntake
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.wording import counted
-from millwheel.rpc.column_keys import bytes_in
+from millwheel.rpc.column_keys import KeySource, bytes_in
 from millwheel.rpc.columns import RecordColumns, exact, names_bytes, plain_types
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.errors import MillwheelError, TooLargeError, UsageError, ValueEncodeError
@@ -426,7 +426,7 @@ class TableAdmission:
             encoded += more
         return encoded, wrong
 
-    def _accept(self, part: _Part, names: Mapping[IncarnationId, str], scope: IdScope) -> None:
+    def _accept(self, part: _Part, names: Mapping[IncarnationId, KeySource], scope: IdScope) -> None:
         """Pass records to the core. Nothing is awaited since the look at the routing."""
         records, admission = part.records, self._admission
         count = len(records)

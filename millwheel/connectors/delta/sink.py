@@ -18,11 +18,11 @@ from millwheel.connectors.delta.columns import fitting
 from millwheel.connectors.delta.errors import DeltaTableError
 from millwheel.connectors.delta.progress import found_progress, next_progress, transactions
 from millwheel.connectors.files.calls import on_thread
-from millwheel.connectors.files.encoding import RowColumns
 from millwheel.connectors.files.places import Root, parse_root
 from millwheel.connectors.files.storage import DirectoryStorage
 from millwheel.connectors.progress import ShardProgress
 from millwheel.connectors.sink import Sink, SinkBatch, SinkShard, SinkWriter
+from millwheel.connectors.tables import RowColumns, row_columns
 from millwheel.errors import MillwheelError
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.typeinfo import type_name
@@ -79,7 +79,7 @@ def write_delta(
     if odd := sorted(set("%?#").intersection(str(root))):
         raise UsageError(f"the place of a table has no {' or '.join(odd)}: its files could not be found by their URLs")
     _check_library()
-    _check_partitions(RowColumns(record_type), by, record_type)
+    _check_partitions(row_columns(record_type), by, record_type)
     return _DeltaSink(root, record_type, by, merge_schema)
 
 
@@ -134,7 +134,7 @@ class _DeltaWriter(SinkWriter[T]):
         self._place = place
         self._uri = str(sink.root) if sink.root.bucket else Path(sink.root.path or "/").as_uri()
         self._directory = None if sink.root.bucket else DirectoryStorage(sink.root)
-        self._columns = RowColumns(sink.record_type)
+        self._columns = row_columns(sink.record_type)
         self._table: DeltaTable | None = None
         self._found: ShardProgress | None = None
         """The progress in the version of the table that ``_table`` is."""
@@ -150,7 +150,7 @@ class _DeltaWriter(SinkWriter[T]):
         from deltalake.exceptions import CommitFailedError
 
         # A record that cannot be encoded leaves everything as it is.
-        rows = self._columns.table([value for value, _ in batch.records])
+        rows = batch.to_arrow(self._sink.record_type)
         with _explained(self._sink.root):
             for tried in range(1, _TRIES + 1):
                 now = time.monotonic()

@@ -13,7 +13,7 @@ import msgspec
 
 from millwheel.model.time import Timestamp, to_datetime
 
-__all__ = ["TIMES", "Layout"]
+__all__ = ["TIMES", "Layout", "time_folder", "value_folder"]
 
 TIMES: Final = {"day": "date=%Y-%m-%d/", "hour": "date=%Y-%m-%d/hour=%H/"}
 """The folders of a time, in UTC."""
@@ -43,20 +43,24 @@ class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def folder_of(self, value: Any, at: Timestamp) -> str:
         """The folder of a record: empty, or with a slash at its end."""
-        times = "" if self.by_time is None else _time_folder(TIMES[self.by_time], at)
-        return times + ("" if self.by is None else _value_folder(self.by, value))
+        times = "" if self.by_time is None else time_folder(TIMES[self.by_time], at)
+        return times + ("" if self.by is None else value_folder(self.by, _value_at(self.by, value)))
 
 
-def _time_folder(form: str, at: Timestamp) -> str:
+def time_folder(form: str, at: Timestamp) -> str:
+    """The folder of a time, by one of ``TIMES``."""
     try:
         return to_datetime(at).strftime(form)
     except (OverflowError, ValueError):  # before the year 1, or after 9999
         return re.sub("%[^/]*", _NO_VALUE, form)
 
 
-def _value_folder(field: str, value: Any) -> str:
-    """The folder of a value. Everything that a path or a query could read in another way is escaped."""
-    found = value.get(field) if isinstance(value, Mapping) else attrgetter(field)(value)
+def _value_at(field: str, value: Any) -> Any:
+    return value.get(field) if isinstance(value, Mapping) else attrgetter(field)(value)
+
+
+def value_folder(field: str, found: Any) -> str:
+    """The folder of a field's value. Everything that a path or a query could read in another way is escaped."""
     text = "" if found is None else str(msgspec.to_builtins(found))
     name = quote(text, safe="") or _NO_VALUE
     if len(name) > _LONGEST_VALUE:

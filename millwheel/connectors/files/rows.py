@@ -13,7 +13,7 @@ from millwheel.connectors.files.position import FilePosition, digest_of
 from millwheel.connectors.files.records import PlaceFields, RecordType
 from millwheel.connectors.files.storage import FileInfo, RangeFile, Storage
 from millwheel.connectors.source import Read, SplitReader, UnreadRecord
-from millwheel.connectors.tables import (
+from millwheel.connectors.table_reads import (
     TABLE_ROWS,
     JoinedTables,
     TableForm,

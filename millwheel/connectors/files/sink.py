@@ -9,13 +9,15 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
+from millwheel.connectors.contents import BatchRecords
 from millwheel.connectors.files.calls import on_thread
-from millwheel.connectors.files.encoding import encoder_of
+from millwheel.connectors.files.encoding import ParquetEncoder, encoder_of
 from millwheel.connectors.files.errors import FilesError
 from millwheel.connectors.files.layout import TIMES, Layout
 from millwheel.connectors.files.places import Root, parse_root
 from millwheel.connectors.files.progress import FilesProgress, decode_progress, file_name, progress_path, raised
 from millwheel.connectors.files.storage import Storage, Stored, storage_of
+from millwheel.connectors.files.table_parts import table_parts
 from millwheel.connectors.sink import Sink, SinkBatch, SinkShard, SinkWriter
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.typeinfo import field_of, type_name
@@ -113,13 +115,17 @@ class _FilesWriter(SinkWriter[T]):
     def _contents(self, batch: SinkBatch[T], layout: Layout) -> dict[str, bytes]:
         """The files of the batch, by their paths."""
         name = file_name(self._place, batch.number, layout.format)
+        own, kind = self._sink.layout.format, self._sink.record_type
+        encoder = self._encoder if layout.format == own else encoder_of(layout.format, kind)
+        if isinstance(batch.records, BatchRecords) and isinstance(encoder, ParquetEncoder):
+            tables = table_parts(layout, batch.to_arrow(kind), batch.records.times, batch.records.record_type)
+            if tables is not None:
+                return {folder + name: encoder.encode_table(table) for folder, table in tables.items()}
         parts: dict[str, list[T]] = {}
         if batch.records and not layout.has_folders:
             parts[name] = [value for value, _ in batch.records]
         for value, at in batch.records if layout.has_folders else ():
             parts.setdefault(layout.folder_of(value, at) + name, []).append(value)
-        own, kind = self._sink.layout.format, self._sink.record_type
-        encoder = self._encoder if layout.format == own else encoder_of(layout.format, kind)
         return {path: encoder.encode(values) for path, values in parts.items()}
 
     def _found(self) -> FilesProgress | None:

@@ -21,7 +21,7 @@ from millwheel.connectors.files.storage import FileInfo, storage_of
 from millwheel.connectors.files.texts import is_compressed
 from millwheel.connectors.source import Source, SplitReader, Splits
 from millwheel.connectors.starts import checked_start
-from millwheel.connectors.tables import plain_fields
+from millwheel.connectors.table_reads import plain_fields
 from millwheel.model.time import Duration, Timestamp, format_timestamp
 from millwheel.rpc.clock import wall_now
 from millwheel.sdk.errors import UsageError

@@ -26,7 +26,7 @@ from millwheel.rpc.v1 import access_pb2 as millwheel_dot_v1_dot_access__pb2
 from millwheel.rpc.v1 import common_pb2 as millwheel_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bmillwheel/v1/delivery.proto\x12\x0cmillwheel.v1\x1a\x19millwheel/v1/access.proto\x1a\x19millwheel/v1/common.proto\"\xff\x03\n\x0e\x44\x65liverRequest\x12\r\n\x05token\x18\x01 \x01(\x04\x12\x10\n\x08\x63onsumer\x18\x02 \x01(\t\x12\x0f\n\x07journal\x18\x03 \x01(\t\x12\x0e\n\x06stream\x18\x04 \x01(\t\x12$\n\x06sender\x18\x05 \x01(\x0b\x32\x14.millwheel.v1.Sender\x12\x0c\n\x04keys\x18\x06 \x03(\x0c\x12\x0e\n\x06values\x18\x07 \x03(\x0c\x12\x15\n\rtimestamps_us\x18\x08 \x03(\x10\x12.\n\tpositions\x18\t \x01(\x0b\x32\x19.millwheel.v1.PositionIdsH\x00\x12)\n\x06opaque\x18\n \x01(\x0b\x32\x17.millwheel.v1.OpaqueIdsH\x00\x12\'\n\x05\x62\x61tch\x18\x0b \x01(\x0b\x32\x16.millwheel.v1.BatchIdsH\x00\x12*\n\x05order\x18\x0c \x01(\x0b\x32\x1b.millwheel.v1.DeliveryOrder\x12)\n\x06traces\x18\r \x03(\x0b\x32\x19.millwheel.v1.RecordTrace\x12\x11\n\twaited_us\x18\x0e \x01(\x04\x12\x16\n\x0ewaited_span_us\x18\x0f \x01(\x04\x12,\n\x07\x63olumns\x18\x10 \x01(\x0b\x32\x1b.millwheel.v1.RecordColumns\x12\x15\n\rnewer_journal\x18\x11 \x01(\tB\x05\n\x03ids\"h\n\rRecordColumns\x12\x0e\n\x06schema\x18\x01 \x01(\x0c\x12\x0f\n\x07\x62uffers\x18\x02 \x03(\x0c\x12\x0b\n\x03key\x18\x03 \x01(\t\x12\x15\n\rtimestamps_us\x18\x04 \x01(\x0c\x12\x12\n\nwith_nulls\x18\x05 \x03(\r\"a\n\rDeliveryOrder\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\x04\x12\x12\n\npending_us\x18\x03 \x01(\x10\x12\x0f\n\x07streams\x18\x04 \x03(\t\x12\x0c\n\x04\x61sks\x18\x05 \x01(\x08\"\xcb\x01\n\x06Sender\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tsequencer\x18\x02 \x01(\x04\x12\'\n\x04keys\x18\x03 \x01(\x0b\x32\x19.millwheel.v1.KeyInterval\x12\r\n\x05group\x18\x04 \x01(\t\x12\x19\n\x0cwatermark_us\x18\x05 \x01(\x10H\x00\x88\x01\x01\x12\"\n\x15received_watermark_us\x18\x06 \x01(\x10H\x01\x88\x01\x01\x42\x0f\n\r_watermark_usB\x18\n\x16_received_watermark_us\"\x81\x01\n\x0bPositionIds\x12\x10\n\x08sequence\x18\x01 \x01(\t\x12\x0c\n\x04mark\x18\x02 \x01(\x04\x12\x11\n\tpositions\x18\x03 \x03(\x06\x12\x0f\n\x07unacked\x18\x04 \x03(\x06\x12\x10\n\x08\x63omplete\x18\x05 \x01(\x08\x12\x12\n\x05\x66irst\x18\x06 \x01(\x06H\x00\x88\x01\x01\x42\x08\n\x06_first\"\x18\n\tOpaqueIds\x12\x0b\n\x03ids\x18\x01 \x01(\x0c\"5\n\x08\x42\x61tchIds\x12\r\n\x05query\x18\x01 \x01(\t\x12\r\n\x05\x62\x61tch\x18\x02 \x01(\x03\x12\x0b\n\x03ids\x18\x03 \x01(\x0c\"\x80\x01\n\x0f\x44\x65liverResponse\x12\r\n\x05token\x18\x01 \x01(\x04\x12.\n\x07outcome\x18\x02 \x01(\x0e\x32\x1d.millwheel.v1.DeliveryOutcome\x12\x0f\n\x07indexes\x18\x03 \x03(\r\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x0c\n\x04\x61lso\x18\x05 \x03(\x04\"\x8e\x01\n\x15PrepareRecordsRequest\x12\x10\n\x08\x63onsumer\x18\x01 \x01(\t\x12\x0e\n\x06stream\x18\x02 \x01(\t\x12\x0e\n\x06values\x18\x03 \x03(\x0c\x12-\n\x07waiting\x18\x04 \x01(\x0b\x32\x1c.millwheel.v1.WaitingRecords\x12\x14\n\x0clast_waiting\x18\x05 \x01(\x08\"U\n\x16PrepareRecordsResponse\x12\x0c\n\x04keys\x18\x01 \x03(\x0c\x12-\n\x08problems\x18\x02 \x03(\x0b\x32\x1b.millwheel.v1.RecordProblem\"Y\n\rRecordProblem\x12\r\n\x05index\x18\x01 \x01(\r\x12(\n\x05\x66\x61ult\x18\x02 \x01(\x0e\x32\x19.millwheel.v1.RecordFault\x12\x0f\n\x07message\x18\x03 \x01(\t*\x9c\x02\n\x0f\x44\x65liveryOutcome\x12 \n\x1c\x44\x45LIVERY_OUTCOME_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x44\x45LIVERY_OUTCOME_ACKED\x10\x01\x12\x1e\n\x1a\x44\x45LIVERY_OUTCOME_NOT_OWNER\x10\x02\x12!\n\x1d\x44\x45LIVERY_OUTCOME_REFUSED_FULL\x10\x03\x12&\n\"DELIVERY_OUTCOME_REFUSED_SEQUENCER\x10\x04\x12\x1c\n\x18\x44\x45LIVERY_OUTCOME_INVALID\x10\x05\x12!\n\x1d\x44\x45LIVERY_OUTCOME_OUT_OF_ORDER\x10\x06\x12\x1f\n\x1b\x44\x45LIVERY_OUTCOME_NO_COLUMNS\x10\x07*X\n\x0bRecordFault\x12\x1c\n\x18RECORD_FAULT_UNSPECIFIED\x10\x00\x12\x15\n\x11RECORD_FAULT_TYPE\x10\x01\x12\x14\n\x10RECORD_FAULT_KEY\x10\x02\x32\xe4\x02\n\x0f\x44\x65liveryService\x12\xe0\x01\n\x07\x44\x65liver\x12\x1c.millwheel.v1.DeliverRequest\x1a\x1d.millwheel.v1.DeliverResponse\"\x93\x01\xea\xe1\x18\x8e\x01\nH\n\x02\x06\x02\x1a\x06stream\x1a\x12positions.sequence:\x0csender.group:\x0bsender.nameB\x0b\x62\x61tch.query\x10\x01\x42@\n\x01\x04\"\x08\x63onsumer*\x07journal*\rnewer_journalR\x0csender.groupR\x0bsender.name(\x01\x30\x01\x12n\n\x0ePrepareRecords\x12#.millwheel.v1.PrepareRecordsRequest\x1a$.millwheel.v1.PrepareRecordsResponse\"\x11\xea\xe1\x18\r\n\x0b\n\x01\x02\x1a\x06streamb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bmillwheel/v1/delivery.proto\x12\x0cmillwheel.v1\x1a\x19millwheel/v1/access.proto\x1a\x19millwheel/v1/common.proto\"\xff\x03\n\x0e\x44\x65liverRequest\x12\r\n\x05token\x18\x01 \x01(\x04\x12\x10\n\x08\x63onsumer\x18\x02 \x01(\t\x12\x0f\n\x07journal\x18\x03 \x01(\t\x12\x0e\n\x06stream\x18\x04 \x01(\t\x12$\n\x06sender\x18\x05 \x01(\x0b\x32\x14.millwheel.v1.Sender\x12\x0c\n\x04keys\x18\x06 \x03(\x0c\x12\x0e\n\x06values\x18\x07 \x03(\x0c\x12\x15\n\rtimestamps_us\x18\x08 \x03(\x10\x12.\n\tpositions\x18\t \x01(\x0b\x32\x19.millwheel.v1.PositionIdsH\x00\x12)\n\x06opaque\x18\n \x01(\x0b\x32\x17.millwheel.v1.OpaqueIdsH\x00\x12\'\n\x05\x62\x61tch\x18\x0b \x01(\x0b\x32\x16.millwheel.v1.BatchIdsH\x00\x12*\n\x05order\x18\x0c \x01(\x0b\x32\x1b.millwheel.v1.DeliveryOrder\x12)\n\x06traces\x18\r \x03(\x0b\x32\x19.millwheel.v1.RecordTrace\x12\x11\n\twaited_us\x18\x0e \x01(\x04\x12\x16\n\x0ewaited_span_us\x18\x0f \x01(\x04\x12,\n\x07\x63olumns\x18\x10 \x01(\x0b\x32\x1b.millwheel.v1.RecordColumns\x12\x15\n\rnewer_journal\x18\x11 \x01(\tB\x05\n\x03ids\"z\n\rRecordColumns\x12\x0e\n\x06schema\x18\x01 \x01(\x0c\x12\x0f\n\x07\x62uffers\x18\x02 \x03(\x0c\x12\x0b\n\x03key\x18\x03 \x01(\t\x12\x15\n\rtimestamps_us\x18\x04 \x01(\x0c\x12\x12\n\nwith_nulls\x18\x05 \x03(\r\x12\x10\n\x08same_key\x18\x06 \x01(\x0c\"a\n\rDeliveryOrder\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\x04\x12\x12\n\npending_us\x18\x03 \x01(\x10\x12\x0f\n\x07streams\x18\x04 \x03(\t\x12\x0c\n\x04\x61sks\x18\x05 \x01(\x08\"\xcb\x01\n\x06Sender\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tsequencer\x18\x02 \x01(\x04\x12\'\n\x04keys\x18\x03 \x01(\x0b\x32\x19.millwheel.v1.KeyInterval\x12\r\n\x05group\x18\x04 \x01(\t\x12\x19\n\x0cwatermark_us\x18\x05 \x01(\x10H\x00\x88\x01\x01\x12\"\n\x15received_watermark_us\x18\x06 \x01(\x10H\x01\x88\x01\x01\x42\x0f\n\r_watermark_usB\x18\n\x16_received_watermark_us\"\x81\x01\n\x0bPositionIds\x12\x10\n\x08sequence\x18\x01 \x01(\t\x12\x0c\n\x04mark\x18\x02 \x01(\x04\x12\x11\n\tpositions\x18\x03 \x03(\x06\x12\x0f\n\x07unacked\x18\x04 \x03(\x06\x12\x10\n\x08\x63omplete\x18\x05 \x01(\x08\x12\x12\n\x05\x66irst\x18\x06 \x01(\x06H\x00\x88\x01\x01\x42\x08\n\x06_first\"\x18\n\tOpaqueIds\x12\x0b\n\x03ids\x18\x01 \x01(\x0c\"5\n\x08\x42\x61tchIds\x12\r\n\x05query\x18\x01 \x01(\t\x12\r\n\x05\x62\x61tch\x18\x02 \x01(\x03\x12\x0b\n\x03ids\x18\x03 \x01(\x0c\"\x80\x01\n\x0f\x44\x65liverResponse\x12\r\n\x05token\x18\x01 \x01(\x04\x12.\n\x07outcome\x18\x02 \x01(\x0e\x32\x1d.millwheel.v1.DeliveryOutcome\x12\x0f\n\x07indexes\x18\x03 \x03(\r\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x0c\n\x04\x61lso\x18\x05 \x03(\x04\"\x8e\x01\n\x15PrepareRecordsRequest\x12\x10\n\x08\x63onsumer\x18\x01 \x01(\t\x12\x0e\n\x06stream\x18\x02 \x01(\t\x12\x0e\n\x06values\x18\x03 \x03(\x0c\x12-\n\x07waiting\x18\x04 \x01(\x0b\x32\x1c.millwheel.v1.WaitingRecords\x12\x14\n\x0clast_waiting\x18\x05 \x01(\x08\"U\n\x16PrepareRecordsResponse\x12\x0c\n\x04keys\x18\x01 \x03(\x0c\x12-\n\x08problems\x18\x02 \x03(\x0b\x32\x1b.millwheel.v1.RecordProblem\"Y\n\rRecordProblem\x12\r\n\x05index\x18\x01 \x01(\r\x12(\n\x05\x66\x61ult\x18\x02 \x01(\x0e\x32\x19.millwheel.v1.RecordFault\x12\x0f\n\x07message\x18\x03 \x01(\t*\x9c\x02\n\x0f\x44\x65liveryOutcome\x12 \n\x1c\x44\x45LIVERY_OUTCOME_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x44\x45LIVERY_OUTCOME_ACKED\x10\x01\x12\x1e\n\x1a\x44\x45LIVERY_OUTCOME_NOT_OWNER\x10\x02\x12!\n\x1d\x44\x45LIVERY_OUTCOME_REFUSED_FULL\x10\x03\x12&\n\"DELIVERY_OUTCOME_REFUSED_SEQUENCER\x10\x04\x12\x1c\n\x18\x44\x45LIVERY_OUTCOME_INVALID\x10\x05\x12!\n\x1d\x44\x45LIVERY_OUTCOME_OUT_OF_ORDER\x10\x06\x12\x1f\n\x1b\x44\x45LIVERY_OUTCOME_NO_COLUMNS\x10\x07*X\n\x0bRecordFault\x12\x1c\n\x18RECORD_FAULT_UNSPECIFIED\x10\x00\x12\x15\n\x11RECORD_FAULT_TYPE\x10\x01\x12\x14\n\x10RECORD_FAULT_KEY\x10\x02\x32\xe4\x02\n\x0f\x44\x65liveryService\x12\xe0\x01\n\x07\x44\x65liver\x12\x1c.millwheel.v1.DeliverRequest\x1a\x1d.millwheel.v1.DeliverResponse\"\x93\x01\xea\xe1\x18\x8e\x01\nH\n\x02\x06\x02\x1a\x06stream\x1a\x12positions.sequence:\x0csender.group:\x0bsender.nameB\x0b\x62\x61tch.query\x10\x01\x42@\n\x01\x04\"\x08\x63onsumer*\x07journal*\rnewer_journalR\x0csender.groupR\x0bsender.name(\x01\x30\x01\x12n\n\x0ePrepareRecords\x12#.millwheel.v1.PrepareRecordsRequest\x1a$.millwheel.v1.PrepareRecordsResponse\"\x11\xea\xe1\x18\r\n\x0b\n\x01\x02\x1a\x06streamb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,32 +37,32 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DELIVERYSERVICE'].methods_by_name['Deliver']._serialized_options = b'\352\341\030\216\001\nH\n\002\006\002\032\006stream\032\022positions.sequence:\014sender.group:\013sender.nameB\013batch.query\020\001B@\n\001\004\"\010consumer*\007journal*\rnewer_journalR\014sender.groupR\013sender.name'
   _globals['_DELIVERYSERVICE'].methods_by_name['PrepareRecords']._loaded_options = None
   _globals['_DELIVERYSERVICE'].methods_by_name['PrepareRecords']._serialized_options = b'\352\341\030\r\n\013\n\001\002\032\006stream'
-  _globals['_DELIVERYOUTCOME']._serialized_start=1692
-  _globals['_DELIVERYOUTCOME']._serialized_end=1976
-  _globals['_RECORDFAULT']._serialized_start=1978
-  _globals['_RECORDFAULT']._serialized_end=2066
+  _globals['_DELIVERYOUTCOME']._serialized_start=1710
+  _globals['_DELIVERYOUTCOME']._serialized_end=1994
+  _globals['_RECORDFAULT']._serialized_start=1996
+  _globals['_RECORDFAULT']._serialized_end=2084
   _globals['_DELIVERREQUEST']._serialized_start=100
   _globals['_DELIVERREQUEST']._serialized_end=611
   _globals['_RECORDCOLUMNS']._serialized_start=613
-  _globals['_RECORDCOLUMNS']._serialized_end=717
-  _globals['_DELIVERYORDER']._serialized_start=719
-  _globals['_DELIVERYORDER']._serialized_end=816
-  _globals['_SENDER']._serialized_start=819
-  _globals['_SENDER']._serialized_end=1022
-  _globals['_POSITIONIDS']._serialized_start=1025
-  _globals['_POSITIONIDS']._serialized_end=1154
-  _globals['_OPAQUEIDS']._serialized_start=1156
-  _globals['_OPAQUEIDS']._serialized_end=1180
-  _globals['_BATCHIDS']._serialized_start=1182
-  _globals['_BATCHIDS']._serialized_end=1235
-  _globals['_DELIVERRESPONSE']._serialized_start=1238
-  _globals['_DELIVERRESPONSE']._serialized_end=1366
-  _globals['_PREPARERECORDSREQUEST']._serialized_start=1369
-  _globals['_PREPARERECORDSREQUEST']._serialized_end=1511
-  _globals['_PREPARERECORDSRESPONSE']._serialized_start=1513
-  _globals['_PREPARERECORDSRESPONSE']._serialized_end=1598
-  _globals['_RECORDPROBLEM']._serialized_start=1600
-  _globals['_RECORDPROBLEM']._serialized_end=1689
-  _globals['_DELIVERYSERVICE']._serialized_start=2069
-  _globals['_DELIVERYSERVICE']._serialized_end=2425
+  _globals['_RECORDCOLUMNS']._serialized_end=735
+  _globals['_DELIVERYORDER']._serialized_start=737
+  _globals['_DELIVERYORDER']._serialized_end=834
+  _globals['_SENDER']._serialized_start=837
+  _globals['_SENDER']._serialized_end=1040
+  _globals['_POSITIONIDS']._serialized_start=1043
+  _globals['_POSITIONIDS']._serialized_end=1172
+  _globals['_OPAQUEIDS']._serialized_start=1174
+  _globals['_OPAQUEIDS']._serialized_end=1198
+  _globals['_BATCHIDS']._serialized_start=1200
+  _globals['_BATCHIDS']._serialized_end=1253
+  _globals['_DELIVERRESPONSE']._serialized_start=1256
+  _globals['_DELIVERRESPONSE']._serialized_end=1384
+  _globals['_PREPARERECORDSREQUEST']._serialized_start=1387
+  _globals['_PREPARERECORDSREQUEST']._serialized_end=1529
+  _globals['_PREPARERECORDSRESPONSE']._serialized_start=1531
+  _globals['_PREPARERECORDSRESPONSE']._serialized_end=1616
+  _globals['_RECORDPROBLEM']._serialized_start=1618
+  _globals['_RECORDPROBLEM']._serialized_end=1707
+  _globals['_DELIVERYSERVICE']._serialized_start=2087
+  _globals['_DELIVERYSERVICE']._serialized_end=2443
 # @@protoc_insertion_point(module_scope)

@@ -209,16 +209,19 @@ class RecordColumns(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     TIMESTAMPS_US_FIELD_NUMBER: _builtins.int
     WITH_NULLS_FIELD_NUMBER: _builtins.int
+    SAME_KEY_FIELD_NUMBER: _builtins.int
     schema: _builtins.bytes
     """The message of Arrow's IPC format that has the schema. Columns are of the types bool, int64, float64, string and
     binary.
     """
     key: _builtins.str
     """The column of the keys, which has no nulls: texts, bytes or integers. The key of an integer has its decimal digits.
-    Empty: all keys are empty.
+    Empty: all records have one key, same_key.
     """
     timestamps_us: _builtins.bytes
     """64-bit integers, little-endian, one for each record."""
+    same_key: _builtins.bytes
+    """The key of all records, in UTF-8, if no column has the keys."""
     @_builtins.property
     def buffers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """The buffers of the columns, in their order: one of values, and for texts and bytes one of offsets before it. A column
@@ -237,10 +240,11 @@ class RecordColumns(_message.Message):
         key: _builtins.str = ...,
         timestamps_us: _builtins.bytes = ...,
         with_nulls: _abc.Iterable[_builtins.int] | None = ...,
+        same_key: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["buffers", b"buffers", "key", b"key", "schema", b"schema", "timestamps_us", b"timestamps_us", "with_nulls", b"with_nulls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buffers", b"buffers", "key", b"key", "same_key", b"same_key", "schema", b"schema", "timestamps_us", b"timestamps_us", "with_nulls", b"with_nulls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

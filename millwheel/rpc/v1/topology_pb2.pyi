@@ -584,12 +584,15 @@ class KeySpec(_message.Message):
     FIELDS_FIELD_NUMBER: _builtins.int
     FUNCTION_FIELD_NUMBER: _builtins.int
     CODE_FIELD_NUMBER: _builtins.int
+    SAME_KEY_FIELD_NUMBER: _builtins.int
     function: _builtins.str
     """Set instead of fields if user code extracts the key: "module:qualified name", for error messages and updates."""
     code: _builtins.str
     """Set with function: the kind of Python, a colon and a digest of what the function consists of. An update compares it if
     both versions have one, from the same kind of Python.
     """
+    same_key: _builtins.str
+    """Set with function, if all records have this key. Then no code is needed for it."""
     @_builtins.property
     def fields(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Dotted field paths. Several paths make a compound key."""
@@ -600,12 +603,15 @@ class KeySpec(_message.Message):
         fields: _abc.Iterable[_builtins.str] | None = ...,
         function: _builtins.str = ...,
         code: _builtins.str = ...,
+        same_key: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_same_key", b"_same_key", "same_key", b"same_key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "fields", b"fields", "function", b"function"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_same_key", b"_same_key", "code", b"code", "fields", b"fields", "function", b"function", "same_key", b"same_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__same_key: _TypeAlias = _typing.Literal["same_key"]  # noqa: Y015
+    _WhichOneofArgType__same_key: _TypeAlias = _typing.Literal["_same_key", b"_same_key"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__same_key) -> _WhichOneofReturnType__same_key | None: ...
 
 Global___KeySpec: _TypeAlias = KeySpec  # noqa: Y015
 

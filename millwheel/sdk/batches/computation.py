@@ -51,6 +51,9 @@ class BatchComputation(Computation[In, State], Generic[In, State]):
     ...         ctx.produce("doubled", batch.column() * 2)
     """
 
+    _takes_columns = False
+    """Whether the hook takes columns where it can. Then filters before it are run on columns, too."""
+
     max_records: int = 1_024
     """The most records of a batch, from 1 to 8,192. Deliveries with fewer records make smaller batches.
 

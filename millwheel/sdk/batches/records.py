@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from millwheel.rpc.columns import RecordColumns
 from millwheel.rpc.nullable_column import NullableColumn
+from millwheel.sdk.batches.column_records import records_at, whole_fields
 from millwheel.sdk.batches.fields import column_of, field_values, needed, number_kind
 from millwheel.sdk.batches.rows import BatchRows
 from millwheel.sdk.codecs import Codec, ValueCodec, codec_for
@@ -170,6 +171,17 @@ class RecordBatch(Generic[In_co]):
         """The records as a DataFrame of Polars. It needs pyarrow, too: see :meth:`to_arrow`."""
         return needed("polars", "polars", "batch.to_polars()").from_arrow(self.to_arrow())
 
+    def _columns(self) -> RecordColumns | None:
+        """The values as columns of all fields, in the order of the type. None: only the values say it."""
+        if self._rows.table is not None:
+            return self._rows.table
+        fields, delivered, all_fields = self._form.fields, self._rows.delivered, whole_fields(self._form.type)
+        if fields is None or all_fields is None or not isinstance(delivered, RecordColumns):
+            return None
+        if fields.columns_of(all_fields.wanted, delivered.kinds(), delivered.with_nulls()) is None:
+            return None
+        return records_at(delivered, all_fields.names, self._rows.indexes)
+
     def _encoded_by(self, codec: ValueCodec) -> list[bytes]:
         """The values as ``codec`` encodes them. Where the sender's encodings are those, none is made.
 
@@ -187,11 +199,11 @@ class RecordBatch(Generic[In_co]):
             return self._encoded()
         return list(map(codec.encode, values))
 
-    def _rows_by_key(self) -> Iterator[tuple[list[int], list[int]]]:
+    def _rows_by_key(self) -> Iterator[tuple[Sequence[int], list[int]]]:
         """The rows of each key with their times, in the order of the keys' first records."""
         keys, times = self._rows.keys, self._rows.timestamps
         if keys.count(keys[0]) == len(keys):
-            yield list(range(len(keys))), times
+            yield range(len(keys)), times
             return
         found: dict[bytes, list[int]] = {}
         for row, key in enumerate(keys):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from millwheel.rpc.columns import RecordColumns
+
 __all__ = ["BatchRows"]
 
 
@@ -14,7 +16,7 @@ class BatchRows:
     ``delivered`` has the encoded values of the delivery, and ``indexes`` those of the rows in it.
     """
 
-    __slots__ = ("delivered", "indexes", "keys", "late", "timestamps", "values")
+    __slots__ = ("delivered", "indexes", "keys", "late", "table", "timestamps", "values")
 
     def __init__(self, delivered: Sequence[bytes]) -> None:
         self.delivered = delivered
@@ -24,6 +26,8 @@ class BatchRows:
         self.late: list[bool] = []
         self.values: list[Any] = []
         """What functions made of the values. Empty: the hook gets them as they are."""
+        self.table: RecordColumns | None = None
+        """What filters and selections made of columns, for all rows. None: ``values`` says it."""
 
     def add(self, index: int, key: bytes, timestamp: int, late: bool) -> None:
         """Add a record behind the others."""

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import millwheel as mw
 from millwheel.connectors import BadRecord, FilesError, read_files
-from millwheel.connectors.tables import TABLE_BYTES, TABLE_ROWS, TableRecords, plain_fields
+from millwheel.connectors.table_reads import TABLE_BYTES, TABLE_ROWS, TableRecords, plain_fields
 from millwheel.rpc.columns import RecordColumns
 from tests.connectors.files.given import values_of
 from tests.connectors.files.parquet import read_tables, write

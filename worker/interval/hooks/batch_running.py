@@ -15,6 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from millwheel.rpc.column_keys import key_list
+from millwheel.rpc.columns import RecordColumns
+from millwheel.sdk.batches.column_records import PassedColumns, passed_columns, whole_fields
 from millwheel.sdk.batches.computation import BatchProgram
 from millwheel.sdk.batches.context import BatchContext
 from millwheel.sdk.batches.records import RecordBatch, RecordForm
@@ -30,6 +33,7 @@ from millwheel.worker.interval.hooks.traced_hooks import parts_apart
 from millwheel.worker.interval.intake import DeliveryReceipt
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
+from millwheel.worker.messages import Delivery
 
 __all__ = ["BatchRunner"]
 
@@ -143,8 +147,10 @@ class BatchRunner:
         if self._blocked.keys or self._clocks.bounded or receipt.held < self._clocks.watermark:
             return False
         delivery, program, runner, rows = receipt.delivery, self._setup.program, self._runner, gathered.rows
-        keys, stamps, passed, read = delivery.keys, delivery.timestamps, indexes, None
-        if (read_all := program.read_all.get(delivery.stream)) is not None:
+        keys, stamps, passed, read = key_list(delivery.keys), delivery.timestamps, indexes, None
+        if (found := self._passed_columns(delivery, indexes)) is not None:
+            passed, rows.table = found
+        elif (read_all := program.read_all.get(delivery.stream)) is not None:
             try:
                 read = read_all([delivery.values[index] for index in indexes])
             except HOOK_ERRORS:
@@ -162,12 +168,21 @@ class BatchRunner:
         self._take_done(receipt, indexes, gathered, len(passed) < len(indexes))
         return True
 
+    def _passed_columns(self, delivery: Delivery, indexes: Sequence[int]) -> PassedColumns | None:
+        """What the steps before the hook leave of records that are columns. None: their values must be read."""
+        reading, records = self._setup.program.column_readings.get(delivery.stream), delivery.values
+        fields = None if reading is None else whole_fields(self._program.forms[delivery.stream].type)
+        if reading is None or not reading.steps or fields is None or not isinstance(records, RecordColumns):
+            return None
+        return passed_columns(reading, fields, records, indexes)
+
     def _take_done(self, receipt: DeliveryReceipt, indexes: Sequence[int], gathered: _Gathered, dropped: bool) -> None:
         """These records are done with when the call is. A dropped one whose key has no other record is so at once."""
         if not dropped:
             gathered.done.extend(indexes)
             return
-        keys, contexts, consume = receipt.delivery.keys, gathered.contexts, self._runner.batch.consumed_of(receipt)
+        keys, contexts = key_list(receipt.delivery.keys), gathered.contexts
+        consume = self._runner.batch.consumed_of(receipt)
         for index in indexes:
             (gathered.done if keys[index] in contexts else consume).append(index)
 
