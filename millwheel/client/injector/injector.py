@@ -21,10 +21,10 @@ from millwheel.client.injector.errors import ForgottenIdsError, NotAckedError
 from millwheel.client.injector.ids import BatchOf, IdScope, UserId, checked_position
 from millwheel.client.injector.messages import WatermarkDeclared
 from millwheel.client.injector.process import InjectorProcess
+from millwheel.client.injector.small_tables import SmallTable
 from millwheel.client.injector.tables import times_in
 from millwheel.client.injector.unacked import SentRecords, unacked_ids
 from millwheel.model.time import Timestamp
-from millwheel.rpc.columns import RecordColumns
 from millwheel.sdk.errors import MillwheelError, UsageError
 
 __all__ = ["Injector"]
@@ -179,10 +179,12 @@ class Injector(InjectorProcess):
         """
         self._session.check()
         whole = self._tables.read(table, timestamp, id_column)
-        self._times.check(times_in(whole), "a record's timestamp")
+        if not isinstance(whole, SmallTable) or not self._times.first <= whole.oldest <= whole.newest <= self._times.last:
+            self._times.check(times_in(whole), "a record's timestamp")
         if position is not None and len(whole):
-            checked_position(checked_position(position) + len(whole) - 1)
-        if isinstance(whole, RecordColumns) and self._tables.intake.put(whole, position, partition, batch):
+            position = checked_position(position)
+            checked_position(position + len(whole) - 1)
+        if isinstance(whole, SmallTable) and self._tables.intake.put(whole, position, partition, batch):
             self._rows_left -= max(len(whole), _ROWS_OF_A_CALL)
             if self._rows_left <= 0:
                 self._rows_left = _ROWS_IN_A_ROW
