@@ -197,7 +197,8 @@ class RecordColumns(Sequence[bytes]):
             times.byteswap()
         message = wire.RecordColumns(schema=self.batch.schema.serialize().to_pybytes(), key=self.key)
         message.timestamps_us = times.tobytes()
-        for number, column in enumerate(map(exact, self.batch.columns)):
+        for number, given in enumerate(self.batch.columns):
+            column = given if _is_exact(given) else exact(given)
             validity, *buffers = column.buffers()
             if column.null_count:
                 message.with_nulls.append(number)
@@ -301,6 +302,14 @@ def exact(column: Any) -> Any:
     import pyarrow as pa
 
     return pa.concat_arrays([column.slice(0, 0), column])
+
+
+def _is_exact(column: Any) -> bool:
+    """Whether the buffers of a column's values have nothing else, as those of joined tables."""
+    _, *buffers = column.buffers()
+    if column.offset or not all(buffers):
+        return False
+    return [len(one) for one in buffers] == _sizes_of(column.type, len(column), buffers)
 
 
 def in_one(batches: Sequence[Any]) -> Any:

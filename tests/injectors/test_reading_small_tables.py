@@ -88,7 +88,9 @@ def test_metadata_of_columns_is_not_sent() -> None:
     assert found.batch.schema.field("key").metadata is None
 
 
-BAD_TEXT = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(np.array([0, 1], np.int32)), pa.py_buffer(b"\xff")])
+BAD_TEXT = pa.Array.from_buffers(
+    pa.string(), 1, [None, pa.py_buffer(np.array([0, 1], np.int32)), pa.py_buffer(b"\xff")]
+)
 
 
 @pytest.mark.parametrize(

@@ -95,5 +95,7 @@ async def test_keys_are_looked_for_again_by_another_routing() -> None:
     assert session.put(3) == [True]
     session.intake.drain()
     other = ConsumerRouting(IncarnationId("d"), [Route(ALL_KEYS, "i", "a")], computation="d", fields=("other",))
-    session.step(RoutingArrived(StreamRouting(2, {**routed(2).consumers, other.incarnation: other}, column_batches=True)))
+    session.step(
+        RoutingArrived(StreamRouting(2, {**routed(2).consumers, other.incarnation: other}, column_batches=True))
+    )
     assert session.put(3) == [False]

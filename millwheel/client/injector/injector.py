@@ -30,7 +30,8 @@ from millwheel.sdk.errors import MillwheelError, UsageError
 __all__ = ["Injector"]
 
 _RECORDS_IN_A_ROW: Final = 256
-_ROWS_IN_A_ROW: Final = 4_000
+_ROWS_IN_A_ROW: Final = 8_000
+"""They take two milliseconds in tables of a hundred, and are about one delivery."""
 _ROWS_OF_A_CALL: Final = _ROWS_IN_A_ROW // _RECORDS_IN_A_ROW
 """A small table counts as so many rows at least: a call takes time, however few rows it has."""
 _POLL_SECONDS: Final = 0.1
@@ -179,13 +180,13 @@ class Injector(InjectorProcess):
         """
         self._session.check()
         whole = self._tables.read(table, timestamp, id_column)
-        if not isinstance(whole, SmallTable) or not self._times.first <= whole.oldest <= whole.newest <= self._times.last:
-            self._times.check(times_in(whole), "a record's timestamp")
-        if position is not None and len(whole):
+        self._times.check_range(times_in(whole), "a record's timestamp")
+        rows = len(whole)
+        if position is not None and rows:
             position = checked_position(position)
-            checked_position(position + len(whole) - 1)
+            checked_position(position + rows - 1)
         if isinstance(whole, SmallTable) and self._tables.intake.put(whole, position, partition, batch):
-            self._rows_left -= max(len(whole), _ROWS_OF_A_CALL)
+            self._rows_left -= max(rows, _ROWS_OF_A_CALL)
             if self._rows_left <= 0:
                 self._rows_left = _ROWS_IN_A_ROW
                 await asyncio.sleep(0)

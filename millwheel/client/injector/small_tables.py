@@ -94,12 +94,13 @@ class SmallTable:
         layout: How it becomes records.
         batch: Its columns, with that of the timestamps.
         columns: The same.
+        count: The number of its rows.
         size: The size of its columns without the timestamps, in bytes.
         oldest: The least timestamp, in microseconds.
         newest: The greatest timestamp, in microseconds.
     """
 
-    __slots__ = ("_count", "batch", "columns", "layout", "newest", "oldest", "size")
+    __slots__ = ("batch", "columns", "count", "layout", "newest", "oldest", "size")
 
     def __init__(
         self, layout: SmallTableLayout, batch: Any, columns: Sequence[Any], size: int, extremes: tuple[int, int]
@@ -108,11 +109,11 @@ class SmallTable:
         self.batch = batch
         self.columns = columns
         self.size = size
-        self._count: int = batch.num_rows
+        self.count: int = batch.num_rows
         self.oldest, self.newest = extremes
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     def records(self) -> RecordColumns:
         """Its records."""
@@ -184,7 +185,7 @@ def _time_type(kind: Any) -> Any:
 
 
 def _plain_type(kind: Any) -> Any:
-    """The plain type that ``plain_table`` gives a column of this type, if the values need no look. None: another one."""
+    """The plain type that ``plain_table`` gives a column of this type, without a look at its values. None: another."""
     import pyarrow as pa
 
     types = pa.types

@@ -53,7 +53,7 @@ class TableBuffer:
         if not self.count:
             self._keys, self._layout, self._scope, self._first = keys, table.layout, scope, first
         self._batches.append(table.batch)
-        self.count += len(table)
+        self.count += table.count
         self.size += table.size
 
     def take(self) -> KeyedRecords:

@@ -88,9 +88,10 @@ class _SmallForm:
         if table.layout is not self.layout or table.size + self.names_bytes > MAX_VALUE_BYTES:
             return False
         columns = table.columns
-        if any(column.null_count for column in columns):
-            return False
-        return not any(_has_long(columns[number]) for number in self.columns)
+        for column in columns:
+            if column.null_count:
+                return False
+        return not any(map(_has_long, [columns[number] for number in self.columns]))
 
 
 class TableForms:

@@ -59,7 +59,7 @@ class TableIntake:
             UsageError: The positions do not rise, or the ids do not go together.
         """
         buffer, admission = self._buffer, self._admission
-        count, numbered = len(table), position is None
+        count, numbered = table.count, position is None
         scope = admission.ids.scope(None, None if numbered else (), partition, batch)
         if not buffer.count:
             admission.drain()
@@ -80,7 +80,7 @@ class TableIntake:
 
     def _fits(self, table: SmallTable) -> bool:
         """Whether there is room for a table behind those in the buffer."""
-        count, (most, size) = self._buffer.count + len(table), self._bounds
+        count, (most, size) = self._buffer.count + table.count, self._bounds
         return count <= most and count <= self._room and self._buffer.size + table.size <= size
 
     def _waits(self, oldest: int, newest: int) -> bool:
