@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from millwheel.client.injector import outbound
+from millwheel.client.injector.driver import InjectorDriver
 from millwheel.client.injector.intake import RecordIntake
 from millwheel.client.injector.outbound_queue import InjectedBatch
-from millwheel.client.injector.session import InjectorSession
 from millwheel.client.injector.small_tables import SmallTableLayout
 from millwheel.client.injector.table_buffer import TableBuffer
 from millwheel.client.injector.table_forms import TableForms
@@ -119,7 +119,7 @@ rewriting(
     "gathered-records-dropped-in-silence",
     "G1",
     "an injector that cannot pass gathered records on accepts no later ones",
-    InjectorSession.pass_on,
+    InjectorDriver.pass_on,
     "self.fail(",
     "repr(",
     seeds=0,

@@ -16,11 +16,9 @@ from millwheel.client.injector.membership import Membership
 from millwheel.client.injector.messages import (
     ConnectionLost,
     ConnectionOpened,
-    KeyedRecords,
     Limits,
     PublicationStarted,
     RoutingArrived,
-    SessionFailed,
     WatermarksBroadcast,
 )
 from millwheel.client.injector.routing import StreamRouting
@@ -183,39 +181,6 @@ class InjectorSession(InjectorDriver):
     def broadcast(self, watermarks: Mapping[str, int]) -> None:
         """The authority broadcast low watermarks, by group, in microseconds."""
         self.step(WatermarksBroadcast(watermarks))
-
-    def fail(self, error: InjectorError) -> None:
-        """Stop to accept records and to deliver them. Every later call raises the first such error."""
-        self.step(SessionFailed(error))
-
-    # Records that were gathered.
-
-    def pass_on(self, take: Callable[[], KeyedRecords]) -> bool:
-        """Pass gathered records to the core. False: it has failed or is closed, and they are dropped.
-
-        Invariant (G1): gathered records reach the core, or no later record is accepted. The calls that sent them have
-        returned, so no call would raise the error. A later position would be ACKed, as if these records were.
-
-        Args:
-            take: Removes and returns the records.
-
-        Raises:
-            Exception: What ``take`` or the core has raised. The session has failed.
-        """
-        try:
-            columns = take()
-            usable = self.is_open and self.core.failed is None
-            if usable:
-                self.step(columns)
-        except BaseException as error:
-            self.fail(
-                InjectorError(
-                    f"records of stream {self.core.stream!r} could not be passed on: {error!r}; what is not ACKed is "
-                    "unsure: send it again from a new injector, under the ids that it has"
-                )
-            )
-            raise
-        return usable
 
     def unreachable(self) -> str:
         """A consumer that no record can reach now, in words: none of its owners is connected. Empty: there is none."""
