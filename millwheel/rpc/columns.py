@@ -255,10 +255,7 @@ def joined(tables: Sequence[RecordColumns], timestamps: array[int]) -> RecordCol
     first = tables[0]
     if len(tables) == 1:
         return first
-    import pyarrow as pa
-
-    columns = [pa.concat_arrays(parts) for parts in zip(*(one.batch.columns for one in tables), strict=True)]
-    return RecordColumns(pa.RecordBatch.from_arrays(columns, schema=first.batch.schema), timestamps, first.key)
+    return RecordColumns(in_one([one.batch for one in tables]), timestamps, first.key)
 
 
 def _average(batch: Any, size: int, count: int) -> int:

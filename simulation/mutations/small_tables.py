@@ -150,3 +150,15 @@ rewriting(
     test="tests/injectors/test_table_intake.py::test_a_table_with_a_long_key_goes_by_rows",
     why=_WHY,
 )
+
+rewriting(
+    "joined-after-the-batch-is-gone",
+    "G1",
+    "a batch whose tables cannot be joined stays where it was",
+    outbound,
+    "batch.join()  # first: it may raise, and the batch is then still there\n    queue.filling = None\n",
+    "queue.filling = None\n    batch.join()\n",
+    seeds=0,
+    test=f"{_JOINED}::test_tables_that_cannot_be_joined_are_kept",
+    why=_WHY,
+)

@@ -167,17 +167,8 @@ def test_each_of_many_consumers_has_a_share_of_the_window() -> None:
         assert core.room() == room
         add(core, range(30))
         assert (core.room(), core.fits(20)) == (room - 30, consumers == 1)
-
-
-@pytest.mark.guarantee("G13")
-def test_the_window_never_shrinks_with_more_consumers() -> None:
-    windows = []
-    for consumers in range(1, 60):
-        names = map("c{}".format, range(consumers))
-        everywhere = routing(*(one(Route(ALL_KEYS, f"j-{name}", "a"), name=name) for name in names))
-        windows.append(opened(replace(LIMITS, window_records=49), everywhere).window)
-    assert windows == sorted(windows)
-    assert windows[:25] == [49] * 25
+        assert core.routing is not None
+        assert opened(replace(LIMITS, window_records=49), core.routing).window == max(49, 49 * consumers // 25)
 
 
 def test_the_window_counts_bytes() -> None:
