@@ -28,8 +28,10 @@ __all__ = [
     "RecordColumns",
     "bytes_of",
     "exact",
+    "extremes_in",
     "extremes_of",
     "has_columns",
+    "in_one",
     "joined",
     "longest_of",
     "names_bytes",
@@ -218,7 +220,8 @@ class RecordColumns(Sequence[bytes]):
         else:
             message.same_key = same
         message.timestamps_us = times.tobytes()
-        for number, column in enumerate(map(exact, self.batch.columns)):
+        for number, given in enumerate(self.batch.columns):
+            column = given if _is_exact(given) else exact(given)
             validity, *buffers = column.buffers()
             if column.null_count:
                 message.with_nulls.append(number)
@@ -276,10 +279,7 @@ def joined(tables: Sequence[RecordColumns], timestamps: array[int]) -> RecordCol
     first = tables[0]
     if len(tables) == 1:
         return first
-    import pyarrow as pa
-
-    columns = [pa.concat_arrays(parts) for parts in zip(*(one.batch.columns for one in tables), strict=True)]
-    return RecordColumns(pa.RecordBatch.from_arrays(columns, schema=first.batch.schema), timestamps, first.key)
+    return RecordColumns(in_one([one.batch for one in tables]), timestamps, first.key)
 
 
 def _average(batch: Any, size: int, count: int) -> int:
@@ -325,6 +325,25 @@ def exact(column: Any) -> Any:
     return pa.concat_arrays([column.slice(0, 0), column])
 
 
+def _is_exact(column: Any) -> bool:
+    """Whether the buffers of a column's values have nothing else, as those of joined tables."""
+    _, *buffers = column.buffers()
+    if column.offset or not all(buffers):
+        return False
+    return [len(one) for one in buffers] == _sizes_of(column.type, len(column), buffers)
+
+
+def in_one(batches: Sequence[Any]) -> Any:
+    """The rows of at least two record batches in one, in buffers of its own. They have one schema, but for metadata."""
+    import pyarrow as pa
+
+    if (concat := getattr(pa, "concat_batches", None)) is not None:
+        return concat(batches)
+    # Before version 19 of pyarrow.
+    (found,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return found
+
+
 def _sizes_of(kind: Any, count: int, buffers: Sequence[bytes]) -> list[int]:
     """The sizes of the buffers of so many values. What is beside the values would not be counted (G13)."""
     if kind not in text_types():
@@ -355,15 +374,19 @@ def texts_of(texts: Sequence[str]) -> Any:
 
 def extremes_of(timestamps: Sequence[int]) -> tuple[int, int]:
     """The least and the greatest of some timestamps."""
-    if not isinstance(timestamps, array):
-        return min(timestamps), max(timestamps)
+    return extremes_in(timestamps) if isinstance(timestamps, array) else (min(timestamps), max(timestamps))
+
+
+def extremes_in(memory: Any) -> tuple[int, int]:
+    """The least and the greatest of the integers of 64 bits that some memory has. There is at least one."""
     if (np := numpy_here()) is not None:
-        times = np.frombuffer(timestamps, np.int64)
-        return int(times.min()), int(times.max())
+        times = np.frombuffer(memory, np.int64)
+        return int(np.minimum.reduce(times)), int(np.maximum.reduce(times))
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    found = pc.min_max(pa.Array.from_buffers(pa.int64(), len(timestamps), [None, pa.py_buffer(timestamps)]))
+    times = pa.Array.from_buffers(pa.int64(), memoryview(memory).nbytes // 8, [None, pa.py_buffer(memory)])
+    found = pc.min_max(times)
     return found["min"].as_py(), found["max"].as_py()
 
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from millwheel.client.injector import outbound
+from millwheel.client.injector.driver import InjectorDriver
 from millwheel.client.injector.intake import RecordIntake
 from millwheel.client.injector.outbound_queue import InjectedBatch
+from millwheel.client.injector.small_tables import SmallTableLayout
 from millwheel.client.injector.table_buffer import TableBuffer
+from millwheel.client.injector.table_forms import TableForms
+from millwheel.client.injector.table_intake import TableIntake
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
@@ -68,7 +72,7 @@ rewriting(
     "G14",
     "a record that is older than a promise before it is not gathered with the records before that",
     TableBuffer.takes,
-    "self.promise is None or records.extremes()[0] >= self.promise",
+    "self.promise is None or table.oldest >= self.promise",
     "True",
     seeds=0,
     test="tests/injectors/test_table_buffer.py::test_a_record_behind_a_promise_does_not_join_those_before_it",
@@ -84,5 +88,77 @@ rewriting(
     "pass",
     seeds=0,
     test="tests/injectors/test_small_tables.py::test_small_tables_keep_the_order_of_all_calls",
+    why=_WHY,
+)
+
+rewriting(
+    "small-tables-in-the-callers-memory",
+    "G1",
+    "a small table is copied: the caller may use its memory again",
+    SmallTableLayout.copied,
+    "own = in_one((self.empty, batch))",
+    "own = batch",
+    seeds=0,
+    test="tests/injectors/test_table_buffer.py::test_a_table_may_change_after_it_was_added",
+    why=_WHY,
+)
+
+rewriting(
+    "gathered-without-room",
+    "G13",
+    "small tables are gathered only as far as the window has room",
+    TableIntake,
+    "count <= self._room",
+    "True",
+    seeds=0,
+    test="tests/injectors/test_table_intake.py::test_what_is_gathered_fits_into_the_window",
+    why=_WHY,
+)
+
+rewriting(
+    "gathered-records-dropped-in-silence",
+    "G1",
+    "an injector that cannot pass gathered records on accepts no later ones",
+    InjectorDriver.pass_on,
+    "self.fail(",
+    "repr(",
+    seeds=0,
+    test="tests/injectors/test_small_tables.py::test_an_injector_fails_if_it_cannot_join_tables",
+    why=_WHY,
+)
+
+rewriting(
+    "small-tables-by-a-former-routing",
+    "G1",
+    "each routing is asked for the keys of small tables: it may have another consumer",
+    TableForms,
+    "known.routing is routing and known.has(table)",
+    "known.has(table)",
+    seeds=0,
+    test="tests/injectors/test_table_intake.py::test_keys_are_looked_for_again_by_another_routing",
+    why=_WHY,
+)
+
+rewriting(
+    "small-tables-with-the-keys-of-the-last-one",
+    "G13",
+    "a small table with nulls or a long key is looked at as any other",
+    TableForms,
+    "known.routing is routing and known.has(table)",
+    "known.routing is routing",
+    seeds=0,
+    test="tests/injectors/test_table_intake.py::test_a_table_with_a_long_key_goes_by_rows",
+    why=_WHY,
+)
+
+rewriting(
+    "joined-after-the-batch-is-gone",
+    "G1",
+    "a batch whose tables cannot be joined stays where it was",
+    outbound,
+    "batch.join()  # first: it may raise, and the batch is then still there\n    queue.filling = None\n",
+    "queue.filling = None\n    batch.join()\n",
+    seeds=0,
+    test=f"{_JOINED}::test_tables_that_cannot_be_joined_are_kept",
     why=_WHY,
 )

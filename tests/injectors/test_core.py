@@ -167,6 +167,8 @@ def test_each_of_many_consumers_has_a_share_of_the_window() -> None:
         assert core.room() == room
         add(core, range(30))
         assert (core.room(), core.fits(20)) == (room - 30, consumers == 1)
+        assert core.routing is not None
+        assert opened(replace(LIMITS, window_records=49), core.routing).window == max(49, 49 * consumers // 25)
 
 
 def test_the_window_counts_bytes() -> None:

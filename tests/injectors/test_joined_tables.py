@@ -176,6 +176,27 @@ def test_a_joined_delivery_comes_again_as_it_was() -> None:
     assert (list(part.ids), part.complete) == ([2, 3], False)
 
 
+def test_tables_that_cannot_be_joined_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The core is as it was, and joins them when it sends the next time."""
+
+    def without_memory(batches: Sequence[Any]) -> Any:
+        raise MemoryError
+
+    core = ranged()
+    (first,) = sends(put(core, 0))
+    put(core, 1)
+    put(core, 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(pa, "concat_batches", without_memory)
+        with pytest.raises(MemoryError):
+            core.step(DeliveryAnswered((first.token,), ACKED), 1)
+    core.check_invariants()
+    (both,) = sends(step(core, Tick(), LINGER))
+    assert list(both.ids) == [1, 2]
+    assert not acked(core, both)
+    assert not core.unacked
+
+
 tables = st.lists(
     st.lists(st.tuples(st.integers(0, 5), st.none() | st.text(max_size=3)), min_size=1, max_size=5), max_size=8
 )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from array import array
+from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from millwheel.client.injector import Injector
+from millwheel.client.injector import Injector, InjectorError
 from millwheel.sdk.errors import UsageError, ValueEncodeError
 from millwheel.server.dev_server import DevServer
 from tests.injectors.by_columns import sent_by_columns
@@ -95,6 +97,36 @@ async def test_other_tasks_run_between_small_tables(server: DevServer, submit: S
             await injector.send_table(table.slice(at, 1), timestamp="at")
         assert turns >= before + 2
         task.cancel()
+
+
+@pytest.mark.guarantee("G1", section="5.2")
+async def test_an_injector_fails_if_it_cannot_join_tables(
+    server: DevServer, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their calls have returned. If it went on, the positions after theirs would be ACKed, and theirs missing."""
+    await submit("shop")
+    table, concat = pa.table(COLUMNS), pa.concat_batches
+
+    def without_memory(batches: Sequence[Any]) -> Any:
+        if len(batches) > 2:  # a table is copied behind an empty one
+            raise MemoryError
+        return concat(batches)
+
+    injector = Injector("orders", address=server.address)
+    await injector.open()
+    try:
+        await injector.send_table(table.slice(0, 1), timestamp="at", position=0)
+        await injector.flush()
+        monkeypatch.setattr(pa, "concat_batches", without_memory)
+        for at in range(1, 4):
+            await injector.send_table(table.slice(at, 1), timestamp="at", position=at)
+        with pytest.raises(MemoryError):
+            await injector.flush()
+        with pytest.raises(InjectorError, match=r"could not be passed on: MemoryError.*send it again"):
+            await injector.send_table(table.slice(4, 1), timestamp="at", position=4)
+        assert injector.acknowledged() == 1
+    finally:
+        await injector.close()
 
 
 async def refuse_faulty(injector: Injector, position: int) -> None:

@@ -148,11 +148,12 @@ class InjectorCore:
         """The most un-ACKed records, a record counted once for each consumer (G13).
 
         Each consumer has room for a part of ``window_records``, however many there are: otherwise each would get small
-        deliveries. The values are there once for all consumers, and their bytes are bounded in any case.
+        deliveries. The bytes of values are bounded in any case, by ``window_bytes``: with large values it has effect
+        first. They count once for each consumer, too: a delivery to one may keep them when all others are ACKed.
         """
         window = self.limits.window_records
         consumers = 0 if self.routing is None else len(self.routing.consumers)
-        return window if consumers <= _SHARING else window // _SHARING * consumers
+        return window if consumers <= _SHARING else window * consumers // _SHARING
 
     def room(self) -> int:
         """How many records may be accepted now (G13)."""

@@ -20,9 +20,11 @@ from millwheel.client.injector.messages import (
     Disconnect,
     InjectorEffect,
     InjectorEvent,
+    KeyedRecords,
     Published,
     PublishWatermark,
     SendBatch,
+    SessionFailed,
     Tick,
     WritesPending,
 )
@@ -205,6 +207,37 @@ class InjectorDriver(ABC):
         """Pass an event to the core, and perform its effects."""
         # One more microsecond than the truncated value, so that a timer that fires sees its time as past.
         self.perform(self.core.step(event, int(self._loop.time() * 1e6) + 1))
+
+    def fail(self, error: InjectorError) -> None:
+        """Stop to accept records and to deliver them. Every later call raises the first such error."""
+        self.step(SessionFailed(error))
+
+    def pass_on(self, take: Callable[[], KeyedRecords]) -> bool:
+        """Pass gathered records to the core. False: it has failed or is closed, and they are dropped.
+
+        Invariant (G1): gathered records reach the core, or no later record is accepted. The calls that sent them have
+        returned, so no call would raise the error. A later position would be ACKed, as if these records were.
+
+        Args:
+            take: Removes and returns the records.
+
+        Raises:
+            Exception: What ``take`` or the core has raised. The session has failed.
+        """
+        try:
+            columns = take()
+            usable = self.is_open and self.core.failed is None
+            if usable:
+                self.step(columns)
+        except BaseException as error:
+            self.fail(
+                InjectorError(
+                    f"records of stream {self.core.stream!r} could not be passed on: {error!r}; what is not ACKed is "
+                    "unsure: send it again from a new injector, under the ids that it has"
+                )
+            )
+            raise
+        return usable
 
     def perform(self, effects: Sequence[InjectorEffect]) -> None:
         """Perform the effects of an event, in their order."""

@@ -187,6 +187,8 @@ class RecordIds:
         self._process = process
         self._source = source
         self._hasher = IdHasher(stream, source)
+        self._partition = "", partition_scope(stream, source, "")
+        """The last partition, and its scope: most calls name the one before."""
 
     def hash_within(self, stream: str) -> None:
         """Hash users' ids within the name of another stream: that of the original, for the stream of a fork."""
@@ -198,7 +200,9 @@ class RecordIds:
 
     def partition(self, name: str) -> IdScope:
         """The scope of positions in a partition of the source."""
-        return partition_scope(self._stream, self._source, name)
+        if self._partition[0] != name:
+            self._partition = name, partition_scope(self._stream, self._source, name)
+        return self._partition[1]
 
     def scope(
         self,

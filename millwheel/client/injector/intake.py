@@ -190,6 +190,4 @@ class RecordIntake:
     def drain(self) -> None:
         """Pass the buffered records to the core. A failed core drops them, and every later call raises the failure."""
         if self.buffer.count:
-            columns = self.buffer.take()
-            if self._session.is_open and self._session.core.failed is None:
-                self._session.step(columns)
+            self._session.pass_on(self.buffer.take)

@@ -111,6 +111,11 @@ class TimeCheck:
             place = f" (record {at} of the call, of which no record is sent)" if of_records and len(times) > 1 else ""
             raise UsageError(f"{what} of stream {self._stream!r}{place}: {why}")
 
+    def check_range(self, times: Sequence[int], what: str) -> None:
+        """As ``check``, for the least and the greatest time. Empty: there is none."""
+        if not times or not self.first <= times[0] <= times[1] <= self.last:
+            self.check(times, what)
+
     def _is_likely(self, time_us: int) -> bool:
         if self.first <= time_us <= self.last or not MIN_TIMESTAMP < time_us < MAX_TIMESTAMP:
             return True

@@ -56,9 +56,10 @@ class Limits:
     stays below a third of what one message may have. Only a sender with much to send fills one: see ``linger``."""
     window_records: int = 50_000
     """The most un-ACKed records. A record that goes to two consumers counts twice. With more than 25 consumers, each
-    has room for a 25th of this number."""
+    has room for a 25th of this number, as far as ``window_bytes`` has room."""
     window_bytes: int = 64 << 20
-    """The most bytes of un-ACKed values. The records of one call may exceed it."""
+    """The most bytes of un-ACKed values. A value that goes to two consumers counts twice. The records of one call may
+    exceed it."""
     linger: int = 2_000
     """The least time from one batch to the next one of the same interval, while earlier ones are in flight.
 

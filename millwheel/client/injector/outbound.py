@@ -218,9 +218,9 @@ class OutboundQueues:
         """Close the batch that is being filled, and queue it for sending."""
         batch = queue.filling
         assert batch is not None
+        batch.join()  # first: it may raise, and the batch is then still there
         queue.filling = None
         del self._filling[queue]
-        batch.join()
         queue.batches[batch] = None
         queue.to_send[batch] = None
         self._filled_records -= len(batch.keys)

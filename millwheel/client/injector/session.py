@@ -19,7 +19,6 @@ from millwheel.client.injector.messages import (
     Limits,
     PublicationStarted,
     RoutingArrived,
-    SessionFailed,
     WatermarksBroadcast,
 )
 from millwheel.client.injector.routing import StreamRouting
@@ -64,7 +63,7 @@ class InjectorSession(InjectorDriver):
         self._connected: set[str] = set()
         """The addresses of the open connections."""
         self._closing: set[asyncio.Task[None]] = set()
-        self.follower = RoutingFollower(self.control, self.core, self.take_routing, self._fail)
+        self.follower = RoutingFollower(self.control, self.core, self.take_routing, self.fail)
         self._before_routing = before_routing
 
     @property
@@ -142,7 +141,7 @@ class InjectorSession(InjectorDriver):
         """
         known = self.core.routing
         if known is not None and routing.id_stream != known.id_stream:
-            self._fail(
+            self.fail(
                 InjectorError(
                     f"stream {self.core.stream!r} is another one now, where records have other ids: open a new injector"
                 )
@@ -176,15 +175,12 @@ class InjectorSession(InjectorDriver):
 
     def broke(self, address: str, error: Exception) -> bool:
         """A connection failed in a way that a reconnect does not repair. The session fails."""
-        self._fail(InjectorError(f"deliveries to {address} have stopped by an internal error: {error!r}"))
+        self.fail(InjectorError(f"deliveries to {address} have stopped by an internal error: {error!r}"))
         return False
 
     def broadcast(self, watermarks: Mapping[str, int]) -> None:
         """The authority broadcast low watermarks, by group, in microseconds."""
         self.step(WatermarksBroadcast(watermarks))
-
-    def _fail(self, error: InjectorError) -> None:
-        self.step(SessionFailed(error))
 
     def unreachable(self) -> str:
         """A consumer that no record can reach now, in words: none of its owners is connected. Empty: there is none."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from millwheel.client.injector.ids import IdScope
 from millwheel.client.injector.messages import KeyedRecords
+from millwheel.client.injector.small_tables import SmallTable, SmallTableLayout
 from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.column_keys import KeySource
-from millwheel.rpc.columns import RecordColumns, joined
 
 __all__ = ["TableBuffer"]
 
@@ -31,42 +30,41 @@ class TableBuffer:
         """The size of their columns, in bytes."""
         self.promise: int | None = None
         """The last promise of the watermark that was made behind some of the records, in microseconds."""
-        self._tables: list[RecordColumns] = []
+        self._batches: list[Any] = []
         self._keys = _NO_KEYS
+        self._layout: SmallTableLayout | None = None
         self._scope: IdScope | None = None
-        self._ids = range(0)
+        self._first = 0
+        """The position of the first record."""
 
-    def takes(
-        self, records: RecordColumns, keys: Mapping[IncarnationId, KeySource], scope: IdScope, first: int
-    ) -> bool:
+    def takes(self, table: SmallTable, keys: Mapping[IncarnationId, KeySource], scope: IdScope, first: int) -> bool:
         """Whether a table may follow those in the buffer. ``first``: the position of its first record.
 
         ``keys``: where its keys are. They are the same object for the same columns and the same routing.
         """
         if not self.count:
             return True
-        if keys is not self._keys or scope != self._scope or first != self._ids.stop:
+        if keys is not self._keys or table.layout is not self._layout or first != self._first + self.count:
             return False
-        return self.promise is None or records.extremes()[0] >= self.promise
+        same = scope is self._scope or scope == self._scope
+        return same and (self.promise is None or table.oldest >= self.promise)
 
-    def add(self, records: RecordColumns, keys: Mapping[IncarnationId, KeySource], scope: IdScope, first: int) -> None:
-        """Append the records of a table that the buffer takes. Its columns are copied: the caller may change them."""
+    def add(self, table: SmallTable, keys: Mapping[IncarnationId, KeySource], scope: IdScope, first: int) -> None:
+        """Append the records of a table that the buffer takes."""
         if not self.count:
-            self._keys, self._scope, self._ids = keys, scope, range(first, first)
-        self._ids = range(self._ids.start, first + len(records))
-        self._tables.append(records.cut(0, len(records)))
-        self.count += len(records)
-        self.size += records.size
+            self._keys, self._layout, self._scope, self._first = keys, table.layout, scope, first
+        self._batches.append(table.batch)
+        self.count += table.count
+        self.size += table.size
 
     def take(self) -> KeyedRecords:
         """Remove and return all records, in buffers of their own. There is at least one. ``promise`` stays."""
         assert self._scope is not None
-        tables, self._tables = self._tables, []
-        stamps = array("q")
-        for one in tables:
-            stamps.extend(one.timestamps)
-        records = joined(tables, stamps)
+        assert self._layout is not None
+        batches, self._batches = self._batches, []
+        ids = range(self._first, self._first + self.count)
         self.count = self.size = 0
+        records = self._layout.records(batches)
         columns = {key: records.keyed(key).keys() for key in set(self._keys.values())}
         keys = {name: columns[key] for name, key in self._keys.items()}
-        return KeyedRecords(records, records.timestamps, keys, self._scope, self._ids)
+        return KeyedRecords(records, records.timestamps, keys, self._scope, ids)

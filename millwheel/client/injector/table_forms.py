@@ -18,6 +18,7 @@ import msgspec
 from millwheel.client.injector.routing import ConsumerRouting, StreamRouting
 from millwheel.client.injector.session import InjectorSession
 from millwheel.client.injector.settings import InjectorSettings
+from millwheel.client.injector.small_tables import SmallTable, SmallTableLayout
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.limits import MAX_KEY_BYTES, MAX_VALUE_BYTES
 from millwheel.model.wording import named
@@ -69,6 +70,30 @@ class _SchemaForm:
     names_bytes: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _SmallForm:
+    """What ``TableForms.keys`` has found for a small table.
+
+    ``keys``: what it gave. ``columns``: the numbers of the columns with keys. ``names_bytes``: see ``_SchemaForm``.
+    """
+
+    layout: SmallTableLayout
+    routing: StreamRouting
+    keys: Mapping[IncarnationId, str]
+    columns: Sequence[int]
+    names_bytes: int
+
+    def has(self, table: SmallTable) -> bool:
+        """Whether a table has the same layout, no nulls, and no large row or key."""
+        if table.layout is not self.layout or table.size + self.names_bytes > MAX_VALUE_BYTES:
+            return False
+        columns = table.columns
+        for column in columns:
+            if column.null_count:
+                return False
+        return not any(map(_has_long, [columns[number] for number in self.columns]))
+
+
 class TableForms:
     """Decides how the records of tables are sent, and says what a sender should know about it.
 
@@ -82,6 +107,8 @@ class TableForms:
         self._settings = settings
         self._looked: _SchemaForm | None = None
         """What the last schema of a table says."""
+        self._small: _SmallForm | None = None
+        """What was found for the last small table that goes by columns."""
         self._said: set[tuple[Any, str]] = set()
 
     def keys(self, records: RecordColumns, id_column: str | None = None) -> Mapping[IncarnationId, KeySource] | None:
@@ -101,6 +128,21 @@ class TableForms:
         text = f"a table goes by rows: {found.why}. It has the same effect, and takes more processor time{remedy}"
         self._say(logging.WARNING if found.remedy else logging.INFO, records.batch.schema, text)
         return None
+
+    def keys_of_small(self, table: SmallTable) -> Mapping[IncarnationId, str] | None:
+        """What ``keys`` gives for the records of a small table.
+
+        Invariant: without nulls and large values, the answer depends on the layout and the routing alone. So it is the
+        one that ``keys`` gave for the last table.
+        """
+        known, routing = self._small, self._session.routing
+        if known is not None and known.routing is routing and known.has(table):
+            return known.keys
+        if (keys := self.keys(table.records())) is not None:
+            schema = table.layout.empty.schema
+            columns = [schema.get_field_index(key) for key in set(keys.values()) if key]
+            self._small = _SmallForm(table.layout, routing, keys, columns, names_bytes(schema.names))
+        return keys
 
     def _form(
         self, records: RecordColumns, routing: StreamRouting, id_column: str | None

@@ -18,7 +18,8 @@ from millwheel.client.injector.ids import BatchOf, IdScope
 from millwheel.client.injector.messages import KeyedRecords
 from millwheel.client.injector.session import InjectorSession
 from millwheel.client.injector.settings import InjectorSettings
-from millwheel.client.injector.small_tables import SmallTables
+from millwheel.client.injector.small_tables import SmallTable, SmallTables
+from millwheel.client.injector.table_data import arrow_of
 from millwheel.client.injector.table_forms import IN_MSGPACK, TableCounts, TableForms
 from millwheel.client.injector.table_intake import TableIntake
 from millwheel.model.incarnation import IncarnationId
@@ -51,21 +52,10 @@ def plain_table(data: Any, timestamp: str, id_column: str | None = None) -> Any:
         UsageError: There is no such column, or it has nulls or other values. pyarrow cannot be loaded.
         ValueEncodeError: A column has values that Arrow does not allow.
     """
-    try:
-        import pyarrow as pa
-    except ImportError as error:
-        raise UsageError(f"tables need pyarrow: install MillWheel with the extra arrow ({error})") from error
-    try:
-        table = data if isinstance(data, pa.Table) else _read(data)
-    except (TypeError, ValueError, pa.ArrowException) as error:
-        if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
-            why = f"a table of Arrow cannot have what this {type(data).__name__} has: {error}; no row is sent"
-            raise ValueEncodeError(why) from error
-        made = "; `pyarrow.Table.from_pylist` makes one of a list of dicts" if isinstance(data, list) else ""
-        raise UsageError(
-            f"send_table takes a table or record batch of Arrow, or what can be read as one, and no "
-            f"{type(data).__name__}{made} ({error})"
-        ) from error
+    data = arrow_of(data)
+    import pyarrow as pa
+
+    table = data if isinstance(data, pa.Table) else pa.Table.from_batches([data])
     names = table.column_names
     if timestamp not in names:
         raise UsageError(f"the table has no column {timestamp!r} for timestamps: its columns are {names}")
@@ -127,18 +117,10 @@ def _check_values(table: Any) -> None:
             raise ValueEncodeError(f"column {name!r} of the table: {error}; no row is sent") from error
 
 
-def _read(data: Any) -> Any:
-    """The table of other data. The index of a data frame of pandas is no column."""
-    import pyarrow as pa
-
-    pandas = any(one.__module__.partition(".")[0] == "pandas" for one in type(data).__mro__)
-    return pa.Table.from_pandas(data, preserve_index=False) if pandas and hasattr(data, "columns") else pa.table(data)
-
-
 def times_in(table: Any) -> Sequence[int]:
     """The least and the greatest timestamp of what ``TableAdmission.read`` gives, in microseconds. Empty: no rows."""
-    if isinstance(table, RecordColumns):
-        return table.extremes()
+    if isinstance(table, SmallTable):
+        return table.oldest, table.newest
     import pyarrow.compute as pc
 
     found = pc.min_max(table.column(table.num_columns - 1))
@@ -288,13 +270,14 @@ class TableAdmission:
         """A routing, and the most records and bytes of a part by it."""
 
     def read(self, data: Any, timestamp: str, id_column: str | None = None) -> Any:
-        """What ``send`` takes: the records of a small table that needs no change, or a ``plain_table``. See there."""
+        """What ``send`` takes: a small table like the ones before it, or a ``plain_table``. See there."""
+        data = arrow_of(data)
         if id_column is not None:
             return plain_table(data, timestamp, id_column)
         if (small := self._small.read(data, timestamp)) is not None:
             return small
         table = plain_table(data, timestamp)
-        self._small.learn(data, timestamp, table)
+        self._small.learn(data, timestamp)
         return table
 
     @property
@@ -354,8 +337,8 @@ class TableAdmission:
             row = end
 
     def _parts(self, table: Any) -> Iterator[RecordColumns]:
-        if isinstance(table, RecordColumns):
-            yield table.cut(0, len(table))
+        if isinstance(table, SmallTable):
+            yield table.records()
             return
         for values, timestamps in table_parts(table, *self._most()):
             yield RecordColumns(values, timestamps, "")
