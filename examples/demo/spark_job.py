@@ -1,7 +1,7 @@
-"""The Spark job: it reads the files in order, one week in each micro-batch, and writes them to MillWheel's stream.
+"""The Spark job: it reads the files in order, four weeks in each micro-batch, and writes them to MillWheel's stream.
 
-Run as ``python -m examples.demo.spark_job ADDRESS FILES CHECKPOINT``. The last line of its output is a JSON object with
-the job's durations.
+Run as ``python -m examples.demo.spark_job ADDRESS FILES CHECKPOINT``. It prints a line when Spark's session is there. The
+last line of its output is a JSON object with the durations of the micro-batches.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from millwheel.injectors.spark import MillwheelDataSource, finish_stream
+from millwheel.injectors.spark import MillwheelDataSource, finish_stream, start_python
 
 __all__ = ["run", "session"]
 
@@ -21,7 +21,9 @@ COLUMNS: Final = (
     "id string, origin string, city string, dest string, carrier string, flight long, delay long, "
     "scheduled long, known long"
 )
-DAYS_A_BATCH: Final = 7
+WEEKS_A_BATCH: Final = 4
+"""Files of a micro-batch. Each micro-batch has a plan, tasks and a commit of its own, which take longer than a week's
+rows."""
 QUICK_START: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """JVM options for a job of a minute or two.
 
@@ -32,7 +34,7 @@ ALLOWED_DELAY: Final = "1301 minutes"
 
 
 def session() -> SparkSession:
-    """A small local session with the format ``millwheel``."""
+    """A small local session."""
     spark = (
         SparkSession.builder.appName("flights of New York")
         .master("local[2]")
@@ -44,7 +46,6 @@ def session() -> SparkSession:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
-    spark.dataSource.register(MillwheelDataSource)
     return spark
 
 
@@ -54,7 +55,10 @@ def run(address: str, files: str, checkpoint: str) -> dict[str, object]:
     The effect is exactly once, even if the job is restarted with the same checkpoint.
     """
     spark = session()
-    flights = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", DAYS_A_BATCH).parquet(files)
+    start_python(spark)
+    print("Spark has started", flush=True)
+    spark.dataSource.register(MillwheelDataSource)
+    flights = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", WEEKS_A_BATCH).parquet(files)
     options = {
         "address": address,
         "stream": "departures",
