@@ -121,7 +121,7 @@ def _run_job(job: str, address: str, place: str, writes: int) -> list[float]:
             if job == "python-noop":
                 spark.dataSource.register(Nothing)
             return [_timed(lambda: _read(spark, place, "first").write.format(_NOOPS[job]).mode("append").save())]
-        start_python(spark)
+        start_python(spark, micro_batches=False)
         spark.dataSource.register(MillwheelDataSource)
         if job == "first":
             return [_timed(lambda: _write(_read(spark, place, "first"), address, "first"))]

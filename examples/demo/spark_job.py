@@ -55,7 +55,7 @@ def run(address: str, files: str, checkpoint: str) -> dict[str, object]:
     The effect is exactly once, even if the job is restarted with the same checkpoint.
     """
     spark = session()
-    start_python(spark)
+    start_python(spark, batch_writes=False)
     print("Spark has started", flush=True)
     spark.dataSource.register(MillwheelDataSource)
     flights = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", WEEKS_A_BATCH).parquet(files)
