@@ -3,7 +3,8 @@
 Spark writes rows of Parquet files with two local executors' worth of threads, on the machine that counts them by key
 and second. Each figure comes from a Spark session of its own, against a fresh development server:
 
-- `first_s`: the first batch of a session, 1,000 rows. The program calls `start_python` as soon as the session is there;
+- `first_s`: the first batch of a session, 1,000 rows. The program calls `start_python` for batch writes
+  as soon as the session is there;
 - `first_noop_s`: the same rows into Spark's own sink that does nothing, which starts no Python;
 - `first_python_noop_s`: the same rows into a Python sink that does nothing, which is the floor of one without the call;
 - `rows_per_s`: batch writes of many rows, after a first one. The time of a write is from its call to its return, when

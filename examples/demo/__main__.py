@@ -116,7 +116,7 @@ def _report(first: FirstPass, second: Outcome, page: Path) -> None:
         ("records in", f"{counts['records']:,}, all through {first.seconds:.1f} s after Spark had started"),
         ("late, duplicate", f"{counts['late_records']:,}, {counts['duplicates']:,}"),
         ("micro-batches", "{batches}: median {median_ms:,} ms, longest {longest_ms:,} ms".format(**first.spark)),
-        ("watermark lag", f"{lag[0]:.1f} hours behind the newest departure (median); 21.7 of them wait for late ones"),
+        ("watermark lag", f"{lag[0]:.1f} hours behind the newest departure (median): 21.7 for late ones, others for a batch's end"),
     )
     print("Read back by Spark")
     _rows(

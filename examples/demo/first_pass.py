@@ -27,6 +27,8 @@ from millwheel import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 __all__ = ["FirstPass", "first_pass", "read_back_problems", "stream_flights"]
 
+WEEKS: Final = 8
+"""Weeks of a micro-batch. Each has a plan, tasks and a commit of its own, which take longer than a week's rows."""
 _ALERT: Final = Anomaly.__struct_fields__
 LOOK_EVERY: Final = 1.0
 """Seconds between two readings of the counts."""
@@ -59,18 +61,23 @@ async def first_pass(server: Server, flights: pd.DataFrame, place: Path) -> Firs
 
 
 async def stream_flights(
-    server: Server, flights: pd.DataFrame, place: Path, watch: Watch | None = None, patience: float = 60.0
+    server: Server,
+    flights: pd.DataFrame,
+    place: Path,
+    watch: Watch | None = None,
+    patience: float = 60.0,
+    weeks: int = WEEKS,
 ) -> FirstPass:
     """Stream ``flights`` by a Spark job that works in ``place``. ``watch`` (not yet entered) shows the progress.
 
-    ``patience``: seconds from the end of the job to the end of the streams, at most.
+    ``patience``: seconds from the end of the job to the end of the streams, at most. ``weeks``: those of a micro-batch.
     """
     done = FirstPass()
     watch = watch or Watch(server.address)
     files = write_files(flights, place / "departures")
     say(f"{len(flights):,} departures in {files} files, by the week in which they became known; starting Spark")
     async with watch:
-        async with _spark(place, "spark_job", *_where(server.address, place)) as job:
+        async with _spark(place, "spark_job", *_arguments(server.address, place, weeks)) as job:
             assert job.stdout is not None
             if await job.stdout.readline():
                 say("Spark has started")
@@ -89,8 +96,8 @@ async def stream_flights(
     return done
 
 
-def _where(address: str, place: Path) -> list[str]:
-    return [address, str(place / "departures"), str(place / "checkpoint")]
+def _arguments(address: str, place: Path, weeks: int) -> list[str]:
+    return [address, str(place / "departures"), str(place / "checkpoint"), str(weeks)]
 
 
 async def _run_job(place: Path, job: str, *arguments: str) -> dict[str, Any]:
