@@ -116,7 +116,8 @@ def _report(first: FirstPass, second: Outcome, page: Path) -> None:
         ("records in", f"{counts['records']:,}, all through {first.seconds:.1f} s after Spark had started"),
         ("late, duplicate", f"{counts['late_records']:,}, {counts['duplicates']:,}"),
         ("micro-batches", "{batches}: median {median_ms:,} ms, longest {longest_ms:,} ms".format(**first.spark)),
-        ("watermark lag", f"{lag[0]:.1f} hours behind the newest departure (median): 21.7 for late ones, others for a batch's end"),
+        ("watermark lag", f"{lag[0]:.1f} hours behind the newest departure (median)"),
+        ("", "21.7 of them wait for late departures, and the others for the end of a micro-batch"),
     )
     print("Read back by Spark")
     _rows(

@@ -1,7 +1,7 @@
 """The Spark job: it reads the files in order, some in each micro-batch, and writes them to MillWheel's stream.
 
-Run as ``python -m examples.demo.spark_job ADDRESS FILES CHECKPOINT FILES_A_BATCH``. It prints a line when Spark's session
-is there. The last line of its output is a JSON object with the durations of the micro-batches.
+Run as ``python -m examples.demo.spark_job ADDRESS FILES CHECKPOINT FILES_A_BATCH``. It prints a line when Spark's
+session is there. The last line of its output is a JSON object with the durations of the micro-batches.
 """
 
 from __future__ import annotations

@@ -60,9 +60,7 @@ def test_a_first_batch_uses_processes_started_before(server: TripServer, tmp_pat
         timeout=patience(120.0),
     )
     assert driver.returncode == 0, driver.stderr[-4_000:]
-    few, before, micro_batch, batch_write, job, frozen = (
-        json.loads(line) for line in driver.stdout.splitlines()[-6:]
-    )
+    few, before, micro_batch, batch_write, job, frozen = (json.loads(line) for line in driver.stdout.splitlines()[-6:])
     assert [one for one in before if "commit" not in one and "sink" not in one and "create" not in one] == few
     assert [one.split()[0].rpartition(".")[2] for one in before] == [
         "commit_data_source_write",
