@@ -3,7 +3,8 @@
 Spark writes rows of Parquet files with two local executors' worth of threads, on the machine that counts them by key
 and second. Each figure comes from a Spark session of its own, against a fresh development server:
 
-- `first_s`: the first batch of a session, 1,000 rows. The program calls `start_python` as soon as the session is there;
+- `first_s`: the first batch of a session, 1,000 rows. The program calls `start_python` for batch writes
+  as soon as the session is there;
 - `first_noop_s`: the same rows into Spark's own sink that does nothing, which starts no Python;
 - `first_python_noop_s`: the same rows into a Python sink that does nothing, which is the floor of one without the call;
 - `rows_per_s`: batch writes of many rows, after a first one. The time of a write is from its call to its return, when
@@ -121,7 +122,7 @@ def _run_job(job: str, address: str, place: str, writes: int) -> list[float]:
             if job == "python-noop":
                 spark.dataSource.register(Nothing)
             return [_timed(lambda: _read(spark, place, "first").write.format(_NOOPS[job]).mode("append").save())]
-        start_python(spark)
+        start_python(spark, micro_batches=False)
         spark.dataSource.register(MillwheelDataSource)
         if job == "first":
             return [_timed(lambda: _write(_read(spark, place, "first"), address, "first"))]

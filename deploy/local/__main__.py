@@ -36,6 +36,8 @@ TARGET: Final = "examples.zeitgeist.topology:zeitgeist"
 PATIENCE: Final = 840.0
 """Seconds after which the command counts as stuck."""
 _EXPECTED: Final = (RuntimeError, TimeoutError, MillwheelError)
+WEEKS: Final = 1
+"""Weeks of a micro-batch on the cluster. Accidents come at a progress of the job, so it has many small steps."""
 STREAMS_END: Final = 240.0
 """Maximum seconds from the end of the job to the end of the streams. After faults, a cluster needs time to catch up."""
 
@@ -91,7 +93,7 @@ async def _job(options: argparse.Namespace, done: Done) -> int:
             watch, chaos = Watch(cluster.address), Chaos(cluster, say)
             accidents = asyncio.create_task(chaos.run(lambda: _progress(watch))) if options.chaos else None
             try:
-                found = await stream_flights(cluster.daemons, flights, PLACE / "job", watch, STREAMS_END)
+                found = await stream_flights(cluster.daemons, flights, PLACE / "job", watch, STREAMS_END, WEEKS)
             finally:
                 if accidents is not None:
                     await _end(accidents)

@@ -1,4 +1,4 @@
-"""The input files of the Spark job: the flights in one file for each day on which they became known."""
+"""The input files of the Spark job: the flights in one file for each week in which they became known."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ def write_files(flights: pd.DataFrame, place: Path) -> int:
     """
     place.mkdir(parents=True)
     known = pd.to_datetime(flights["known"], unit="us", utc=True).dt.tz_convert(NEW_YORK)
-    days = list(flights.groupby(known.dt.date, sort=True))
-    for number, (day, left) in enumerate(days):
-        path = place / f"{day}.parquet"
+    days = (known.dt.tz_localize(None).dt.normalize() - known.iloc[0].tz_localize(None).normalize()).dt.days
+    weeks = list(flights.groupby(days // 7, sort=True))
+    for number, (_, left) in enumerate(weeks):
+        path = place / f"week-{number:02}.parquet"
         left.to_parquet(path, index=False)
         os.utime(path, (1_400_000_000 + number, 1_400_000_000 + number))
-    return len(days)
+    return len(weeks)

@@ -27,8 +27,10 @@ from millwheel import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 __all__ = ["FirstPass", "first_pass", "read_back_problems", "stream_flights"]
 
+WEEKS: Final = 8
+"""Weeks of a micro-batch. Each has a plan, tasks and a commit of its own, which take longer than a week's rows."""
 _ALERT: Final = Anomaly.__struct_fields__
-LOOK_EVERY: Final = 0.25
+LOOK_EVERY: Final = 1.0
 """Seconds between two readings of the counts."""
 
 
@@ -39,7 +41,7 @@ class FirstPass:
     found: Found = field(default_factory=Found)
     counts: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
-    """Seconds from the first committed record to the last alert."""
+    """Seconds from the start of Spark's session to the end of the streams: all departures are through."""
     spark: dict[str, Any] = field(default_factory=dict)
     read_back: dict[str, Any] = field(default_factory=dict)
     """What a second Spark job has read of the alerts' stream and of the models' states."""
@@ -59,18 +61,27 @@ async def first_pass(server: Server, flights: pd.DataFrame, place: Path) -> Firs
 
 
 async def stream_flights(
-    server: Server, flights: pd.DataFrame, place: Path, watch: Watch | None = None, patience: float = 60.0
+    server: Server,
+    flights: pd.DataFrame,
+    place: Path,
+    watch: Watch | None = None,
+    patience: float = 60.0,
+    weeks: int = WEEKS,
 ) -> FirstPass:
     """Stream ``flights`` by a Spark job that works in ``place``. ``watch`` (not yet entered) shows the progress.
 
-    ``patience``: seconds from the end of the job to the end of the streams, at most.
+    ``patience``: seconds from the end of the job to the end of the streams, at most. ``weeks``: those of a micro-batch.
     """
     done = FirstPass()
     watch = watch or Watch(server.address)
     files = write_files(flights, place / "departures")
-    say(f"{len(flights):,} departures in {files} files, by the day on which they became known; starting Spark")
+    say(f"{len(flights):,} departures in {files} files, by the week in which they became known; starting Spark")
     async with watch:
-        async with _spark(place, "spark_job", *_where(server.address, place)) as job:
+        async with _spark(place, "spark_job", *_arguments(server.address, place, weeks)) as job:
+            assert job.stdout is not None
+            if await job.stdout.readline():
+                say("Spark has started")
+            started = time.monotonic()
             with Show("departures", len(flights)) as show:
                 looking = asyncio.create_task(_look(server, watch, flights, show, done))
                 try:
@@ -80,13 +91,13 @@ async def stream_flights(
                     await asyncio.gather(looking, return_exceptions=True)
         done.spark = _output(job, out, place)
         await watch.ended(patience)
-        done.seconds = time.monotonic() - done.seconds
+        done.seconds = watch.ended_at - started
     done.found = watch.found
     return done
 
 
-def _where(address: str, place: Path) -> list[str]:
-    return [address, str(place / "departures"), str(place / "checkpoint")]
+def _arguments(address: str, place: Path, weeks: int) -> list[str]:
+    return [address, str(place / "departures"), str(place / "checkpoint"), str(weeks)]
 
 
 async def _run_job(place: Path, job: str, *arguments: str) -> dict[str, Any]:
@@ -133,8 +144,6 @@ async def _look(server: Server, watch: Watch, flights: pd.DataFrame, show: Show,
     while True:
         counts = await asyncio.to_thread(server.counts, "window-counter")
         records = counts.get("records", 0)
-        if records and not done.seconds:
-            done.seconds = time.monotonic()
         if MIN_TIMESTAMP < watch.watermark < MAX_TIMESTAMP:
             done.lag_hours.append((known[min(records, len(known)) - 1] - watch.watermark) / 3.6e9)
         show.update(records, watch.watermark, len(watch.found.anomalies))

@@ -13,6 +13,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 
 from examples.demo.spark_job import session
+from millwheel.injectors.spark import MillwheelDataSource
 
 __all__ = ["run"]
 
@@ -29,6 +30,7 @@ def run(address: str) -> dict[str, object]:
         model; and ``busiest``, the keys with the most departures in a week's hour, with these departures.
     """
     spark = session()
+    spark.dataSource.register(MillwheelDataSource)
     alerts = _read(spark, address, stream="zeitgeist/anomalies")
     models = _read(spark, address, state="zeitgeist/traffic-model").where(f"size(state.history) >= {WEEKS}")
     most = models.selectExpr("key", "array_max(state.history) AS departures").orderBy("departures", "key")

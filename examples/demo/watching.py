@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -36,6 +37,8 @@ class Watch:
         self.found = Found()
         self.watermark: int = MIN_TIMESTAMP
         """The low watermark behind all computations, in microseconds. The anomalies are complete up to it."""
+        self.ended_at = 0.0
+        """When the last stream ended, by the monotonic clock."""
         self._address = address
         self._group = asyncio.TaskGroup()
         self._tasks: list[asyncio.Task[None]] = []
@@ -90,3 +93,4 @@ class Watch:
                 if leading:
                     self.watermark = batch.watermark
                     self._moved.set()
+        self.ended_at = time.monotonic()

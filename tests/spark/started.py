@@ -1,20 +1,23 @@
 """A driver that starts Spark's Python processes before its first batch.
 
-``python -m tests.spark.started ADDRESS PLACE`` prints the processes before the batches, after a micro-batch and after
-a batch write. Then it prints the job that has started those of the executors: its description, and how many tasks it
-has. Each is a line of JSON.
+``python -m tests.spark.started ADDRESS PLACE`` prints the processes that no commit needs, all processes before the
+batches, those after a micro-batch and those after a batch write. Then it prints the job that has started those of the
+executors: its description, and how many tasks it has. At last it prints how many objects the collector leaves out in
+each of them. Each is a line of JSON.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import psutil
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from millwheel.injectors.spark import MillwheelDataSource, start_python
@@ -44,12 +47,18 @@ def processes() -> list[str]:
     return sorted(found)
 
 
-def started(spark: SparkSession) -> list[str]:
+def started(spark: SparkSession, *, commits: bool = True) -> list[str]:
     """The processes, once ``start_python`` is done."""
-    thread = start_python(spark)
+    thread = start_python(spark, batch_writes=commits, micro_batches=commits)
     thread.join(patience(60.0))
     assert not thread.is_alive()
     return processes()
+
+
+def frozen(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run in an executor: how many objects the collector leaves out."""
+    for _ in batches:
+        yield pa.RecordBatch.from_pydict({"objects": [gc.get_freeze_count()]})
 
 
 def needs_a_module(rows: Iterable[int]) -> Iterable[int]:
@@ -74,6 +83,7 @@ def main(address: str, place: str) -> None:
     """Run a micro-batch and a batch write. Then start processes that fail, and others for a session that is stopped."""
     spark = session(SETTINGS)
     spark.dataSource.register(MillwheelDataSource)
+    print(json.dumps(started(spark, commits=False)))
     print(json.dumps(started(spark)))
     start(spark, Path(place), options_for(address), "millwheel").awaitTermination()
     print(json.dumps(processes()))
@@ -81,7 +91,9 @@ def main(address: str, place: str) -> None:
     print(json.dumps(processes()))
     context: Any = spark.sparkContext._jsc  # noqa: SLF001  # Python has no other way to a job's description
     job = context.sc().statusStore().job(0)
-    print(json.dumps([job.description().get(), job.numTasks()]), flush=True)
+    print(json.dumps([job.description().get(), job.numTasks()]))
+    objects = spark.range(0, 2, 1, 2).mapInArrow(frozen, "objects long").collect()
+    print(json.dumps([row.objects for row in objects]), flush=True)
     tried(start_incomplete, spark)
     context.stop()  # it is not yet known to Python
     started(spark)

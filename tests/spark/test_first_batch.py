@@ -60,7 +60,8 @@ def test_a_first_batch_uses_processes_started_before(server: TripServer, tmp_pat
         timeout=patience(120.0),
     )
     assert driver.returncode == 0, driver.stderr[-4_000:]
-    before, micro_batch, batch_write, job = (json.loads(line) for line in driver.stdout.splitlines()[-4:])
+    few, before, micro_batch, batch_write, job, frozen = (json.loads(line) for line in driver.stdout.splitlines()[-6:])
+    assert [one for one in before if "commit" not in one and "sink" not in one and "create" not in one] == few
     assert [one.split()[0].rpartition(".")[2] for one in before] == [
         "commit_data_source_write",
         "create_data_source",
@@ -72,6 +73,7 @@ def test_a_first_batch_uses_processes_started_before(server: TripServer, tmp_pat
     assert micro_batch == before
     assert batch_write == before
     assert job == ["start_python: starts the Python processes of the executors", 2], "a task for each core"
+    assert min(frozen) > 50_000, "the collector leaves out what was imported"
     warnings = [line for line in driver.stderr.splitlines() if "so the first batch starts them" in line]
     assert len(warnings) == 1, "a stopped session needs no processes"
     assert warnings[0].endswith("ModuleNotFoundError: No module named 'millwheel_of_no_executor'")

@@ -11,6 +11,7 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import KeyInterval
 from millwheel.model.limits import MAX_ENTRY_BYTES
 from millwheel.model.units import any_timestamp_default
+from millwheel.rpc.columns import has_columns
 from millwheel.sdk.compiled import CompiledComputation
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.scope import OutputBinding, Scope
@@ -34,7 +35,9 @@ def columns_from(wanted: bool) -> int:
     if not wanted:
         return 0
     try:
-        import_module("numpy")  # at the start: it takes some tenths of a second
+        # At the start: both take some tenths of a second, in which the worker would do nothing else.
+        import_module("numpy")
+        has_columns()  # tables come in columns of pyarrow, if it is there
     except Exception as error:  # also what a wheel for another processor raises
         raise UsageError(
             f"windows by columns need NumPy, and it cannot be loaded ({error}): install openmillwheel[columns] at each "
