@@ -226,7 +226,7 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         """Whether the batch waits for more records before it is sealed.
 
         A key that occurs in several deliveries has its state encoded and journaled once for all of them. So while the
-        next delivery is there already, the batch grows up to its limits.
+        next delivery is there already, the batch grows up to its limits, as long as keys occur again.
 
         Invariant (G8): the next event of this core is a delivery. It ends the wait, or the next one is behind it. The
         first event after ``gathered_for`` ends it in any case: deliveries of duplicates add nothing to the batch. Who
@@ -234,6 +234,8 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         """
         settings, runner = self._state.settings, self._scheduler.runner
         if not self._followed or self._state.clocks.elapsed - self._gathers_since >= settings.gathered_for:
+            return False
+        if runner.keys_differ():
             return False
         return runner.batch.records >= settings.gathered_from and not runner.full()
 

@@ -55,6 +55,9 @@ class IntervalSettings:
     gathered_from: int = 128
     """The number of records from which on a batch waits for the next delivery, if that is the next event. Fewer have
     hardly a key in common, and their senders wait for each of them."""
+    gathered_keys: int = 4_096
+    """A batch with so many keys waits no longer if hardly one of them has several records. Their contexts, cells and
+    states take about a megabyte. More of them would leave the processor's cache before the commit needs them."""
     gathered_for: int = 100_000
     """After so many microseconds, the next event ends the wait of a batch for further deliveries (G8)."""
     collect_most: int = 0

@@ -190,6 +190,14 @@ class Runner:
             return False
         return batch.records >= self._limit or batch.size + self._setup.scope.produced_bytes >= settings.batch_bytes
 
+    def keys_differ(self) -> bool:
+        """Whether the batch has many keys, and hardly a key has several records.
+
+        Then more records would share nothing with it.
+        """
+        keys = len(self.batch.contexts)
+        return keys >= self._setup.settings.gathered_keys and keys * 5 >= self.batch.records * 4
+
     def out_of_time(self) -> bool:
         """Whether calls for many records have taken the time of a batch in this step (G8)."""
         return self._setup.meter.clock() > self._out_of_time_at
