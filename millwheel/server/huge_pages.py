@@ -93,7 +93,7 @@ class FullAreas:
 
 
 def keep_huge_pages(stack: ExitStack, period: float = _PERIOD_SECONDS) -> None:
-    """Move full areas to huge pages until ``stack`` closes, or until Linux refuses. ``period``: seconds between looks."""
+    """Move full areas to huge pages until ``stack`` closes or Linux refuses. ``period``: seconds between looks."""
     try:
         if "[never]" in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text():
             return
