@@ -33,7 +33,6 @@ from millwheel.server.access import authorization_of, topology_lookup
 from millwheel.server.backends import Backends, OpenBackends, open_backends
 from millwheel.server.certificate_end import register_certificate, warn_of_end
 from millwheel.server.cluster_settings import ensure_cluster_settings, until_unknown_format
-from millwheel.server.huge_pages import keep_huge_pages
 from millwheel.server.listen_address import advertised, listen_address_of, tls_of
 from millwheel.server.logs import fields
 from millwheel.server.measured_backends import measured_backends
@@ -150,7 +149,6 @@ async def run_daemon(
                 daemon = Daemon(settings, address, index, late, backends, registry, shards, spans, access, conditions)
                 async with role.open(daemon):
                     settle_memory()
-                    keep_huge_pages(stack.enter_context(ExitStack()))
                     await serving.set(True)
                     log.info("ready", extra=fields(address=address, metrics=page))
                     try:

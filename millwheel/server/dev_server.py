@@ -47,7 +47,6 @@ from millwheel.server.access import authorization_of, code_admission, topology_l
 from millwheel.server.backends import Backends
 from millwheel.server.cluster_settings import ensure_cluster_settings
 from millwheel.server.console.serving import serve_console
-from millwheel.server.huge_pages import keep_huge_pages
 from millwheel.server.listen_address import advertised_as, reachable
 from millwheel.server.measured_backends import measured_backends
 from millwheel.server.stall_watch import watch_stalls
@@ -187,7 +186,6 @@ async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
                 stack, address, host, settings.ui_port, tls, name, access, read_only=read_only
             )
         settle_memory()
-        keep_huge_pages(stack.enter_context(ExitStack()))
         health.waits_for = ""
         yield DevServer(address, path, worker, failed, console)
 
