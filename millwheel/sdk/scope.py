@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.limits import MAX_PRODUCTIONS
 from millwheel.model.time import MIN_TIMESTAMP
+from millwheel.sdk.compiling import mypyc_attr
 from millwheel.sdk.effects import KeyColumns, Targets
 
 __all__ = [
@@ -209,8 +210,13 @@ class Scope:
         self.most = MAX_PRODUCTIONS
 
 
+@mypyc_attr(acyclic=True)
 class StateCell:
-    """One key's state. ``encoded`` is from the last sealed commit (empty: no state); ``value`` is decoded, or UNSET."""
+    """One key's state. ``encoded`` is from the last sealed commit (empty: no state); ``value`` is decoded, or UNSET.
+
+    Compiled, the garbage collector does not know it: with a million keys it would visit a million of them. Invariant
+    (G13): no value leads back to its cell, or to what has the cells. Else neither would ever be freed.
+    """
 
     __slots__ = ("encoded", "value")
 

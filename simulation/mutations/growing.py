@@ -35,6 +35,18 @@ def evicted_in_use() -> None:
     replace(PagesInUse, "__contains__", lambda _: lambda self, row: False)
 
 
+@mutation(
+    "G13",
+    "no value of a state leads to the cells, which the garbage collector does not know",
+    seeds=0,
+    test="tests/worker/interval/test_uncollected_cells.py::test_no_growing_state_leads_to_cells",
+    why="it measures no memory",
+)
+def states_with_their_cells() -> None:
+    """A growing state refers to the cells of its interval."""
+    rewrite(PageTable.bind, "ref(self)", "lambda: self")
+
+
 @mutation("G2", "a hook that catches the request for a page is undone too", seeds=0, test=_MODEL, why=_RARE)
 def swallowed_requests() -> None:
     """A hook that goes on without its page is committed."""

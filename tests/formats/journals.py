@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from array import array
 from typing import Any, Final
 
 import msgspec
+import pyarrow as pa
 from msgspec.structs import replace
 
 from millwheel import agg
@@ -14,10 +16,12 @@ from millwheel.agg.several import combined
 from millwheel.authority import journal as authority
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS
+from millwheel.rpc.columns import RecordColumns
 from millwheel.store.contract import PartId
 from millwheel.worker.dedup import Dedup, decode_delta
 from millwheel.worker.dedup.results import IdDelta
 from millwheel.worker.interval import entry as interval
+from millwheel.worker.interval.column_run import ColumnRun
 from millwheel.worker.interval.commits.divided import divide, joined
 from millwheel.worker.interval.panes.changes import PaneChange, apply_changes, seal_changes
 from millwheel.worker.interval.panes.plain import encoded_panes
@@ -78,6 +82,17 @@ _READ_RUN: Final = interval.ProductionRun(
     [(2, b"bids/0"), (1, b"bids/1")],
     [b"\x05", b"\x06", b"\x07"],
     [700_000, 600_000, -5],
+)
+_READ_TABLE: Final = ColumnRun(
+    19,
+    "shop/bids",
+    ((_CONSUMER, "item"), (IncarnationId("log.4"), "")),
+    b"bids/0",
+    RecordColumns(
+        pa.RecordBatch.from_pydict({"item": ["ale", "tea"], "cents": [5, 6]}), array("q", [700_000, -5]), ""
+    )
+    .to_wire()
+    .SerializeToString(),
 )
 _WITH_RUNS: Final = replace(_ENTRY, format=interval.RUNS_FORMAT, panes=[_PANES], runs=[_RUN])
 
@@ -244,6 +259,12 @@ FORMS: Final = (
         "interval/entry with what a source has read as columns",
         replace(_ENTRY, format=interval.RUNS_FORMAT, productions=[*_READ_RUN.rows(), _PRODUCTION]),
         lambda _: interval.encode(replace(_ENTRY, format=interval.RUNS_FORMAT, runs=[_READ_RUN])),
+        lambda blob: interval.decode_entry(blob, _WHERE),
+    ),
+    StoredForm(
+        "interval/entry with what a source has read as tables",
+        replace(_ENTRY, format=interval.TABLES_FORMAT, productions=[*_READ_TABLE.rows(), _PRODUCTION]),
+        lambda _: interval.encode(replace(_ENTRY, format=interval.TABLES_FORMAT, tables=[_READ_TABLE])),
         lambda blob: interval.decode_entry(blob, _WHERE),
     ),
     _part("panes", [_PANES], list[PaneChange]),

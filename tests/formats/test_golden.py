@@ -86,5 +86,6 @@ def test_each_stored_format_number_has_a_recorded_form() -> None:
         "worker/interval/entry.py FORMAT",
         "worker/interval/entry.py PANES_FORMAT",
         "worker/interval/entry.py RUNS_FORMAT",
+        "worker/interval/entry.py TABLES_FORMAT",
         "worker/log/entry.py LOG_ENTRY_FORMAT",
     }, "add a sample of the new form to tests/formats, and its name here"

@@ -116,7 +116,7 @@ class Evicting(MemoryStore):
     async def read_states(self, incarnation: IncarnationId, keys: Any) -> Any:
         cells = self.driver.state.cells
         if (cell := cells.peek(b"a")) is not None:
-            cells.flushed([StateRow(b"a", cell.dirty, cell.encoded)])
+            cells.flushed([cell], [StateRow(b"a", cell.dirty, cell.encoded)])
             self.states[ID][b"a"] = StateRow(b"a", 1, cell.encoded)
             cells.evict(b"a")
         return await super().read_states(incarnation, keys)

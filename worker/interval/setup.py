@@ -58,6 +58,9 @@ class IntervalSettings:
     gathered_from: int = 128
     """The number of records from which on a batch waits for the next delivery, if that is the next event. Fewer have
     hardly a key in common, and their senders wait for each of them."""
+    gathered_keys: int = 4_096
+    """A batch with so many keys waits no longer if hardly one of them has several records. Their contexts, cells and
+    states take about a megabyte. More of them would leave the processor's cache before the commit needs them."""
     gathered_for: int = 100_000
     """The longest time that a batch waits for deliveries that are there (G8)."""
     collects_for: int = 0

@@ -22,6 +22,7 @@ class Cells(RuleBasedStateMachine):
         self.truth: dict[bytes, bytes] = {}
         self.rows: dict[bytes, bytes] = {}
         self.busy: dict[bytes, KeyCell] = {}
+        self.taken: list[KeyCell] = []
         self.flush: list[StateRow] = []
         self.commit = 0
 
@@ -48,13 +49,16 @@ class Cells(RuleBasedStateMachine):
     @rule()
     def capture(self) -> None:
         """Begin a write of rows."""
-        self.flush = self.flush or self.cache.rows_of(self.cache.take_dirty())
+        if not self.flush:
+            self.taken = self.cache.take_dirty()
+            self.flush = self.cache.rows_of(self.taken)
 
     @rule()
     def written(self) -> None:
         """The rows are acknowledged."""
         self.rows.update((row.key, row.blob) for row in self.flush)
-        self.cache.flushed(self.flush, self.busy)
+        self.cache.flushed(self.taken, self.flush, self.busy)
+        self.taken = []
         self.flush = []
 
     @rule()

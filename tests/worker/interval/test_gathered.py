@@ -70,6 +70,17 @@ def test_a_full_batch_waits_for_no_other_delivery() -> None:
     assert states(driver) == {b"a": b"\x01", b"b": b"\x01"}
 
 
+@pytest.mark.paper(section="6.1.1")
+def test_many_keys_of_one_record_wait_for_no_others() -> None:
+    driver = IntervalDriver(Counter(), settings=IntervalSettings(gathered_from=1, gathered_keys=4))
+    driver.deliver(*((key, "", 10) for key in "aaabbcd"), followed=True)
+    assert appends(driver) == 0, "keys occur again"
+    driver.deliver(*((key, "", 10) for key in "efghijklmn"), followed=True)
+    assert appends(driver) == 1, "fourteen keys have seventeen records"
+    driver.commit()
+    assert len(states(driver)) == 14
+
+
 @pytest.mark.guarantee("G8", section="6.1.1")
 @pytest.mark.parametrize("event", [m.Tick(), m.GroupWatermarks({"injector/in": 5}), m.Acknowledged(99, [])])
 def test_each_other_event_ends_the_wait(event: Any) -> None:

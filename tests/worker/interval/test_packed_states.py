@@ -99,6 +99,20 @@ def test_a_packed_state_takes_two_hundred_bytes() -> None:
     assert used / 1.4 <= cache.bytes_held <= used * 1.4
 
 
+@pytest.mark.paper(section="8.3")
+@pytest.mark.parametrize(("evicted", "order"), [(False, b"abc"), (True, b"bca")])
+def test_what_is_packed_goes_to_the_end_once_states_leave(evicted: bool, order: bytes) -> None:
+    """So it is evicted last. Before, no order is needed, and the dict need not be built again."""
+    cache = CellCache(1, evicted=evicted)
+    for key in (b"a", b"b", b"c"):
+        cache.insert(key, b"x")
+    cache.pack_clean(())
+    cache.changed([(b"a", b"y")], 1)
+    cells = cache.take_dirty()
+    cache.flushed(cells, cache.rows_of(cells))
+    assert b"".join(key for key, _ in cache.packed()) == order
+
+
 @pytest.mark.guarantee("G5", section="4.1")
 def test_records_whose_rows_are_read_at_once_run_in_one_pass() -> None:
     """They return to the queue together: in one run for each delivery, and not in one for each key."""

@@ -264,8 +264,9 @@ def test_no_record_is_added_before_one_that_needs_a_hook() -> None:
     driver.commit()
     driver.deliver(*((f"k{number}", "", 21) for number in range(20)), ("a", "", 21))
     driver.commit()
-    rows = driver.state.cells.rows_of(driver.state.cells.take_dirty())
-    driver.state.cells.flushed(rows)
+    cells = driver.state.cells.take_dirty()
+    rows = driver.state.cells.rows_of(cells)
+    driver.state.cells.flushed(cells, rows)
     driver.state.cells.evict(b"a")
     records = [("a", "", 12), ("a", "", 13), ("a", "", 22), *((f"k{number}", "", 22) for number in range(20))]
     driver.deliver(*records)

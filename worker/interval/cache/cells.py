@@ -11,10 +11,11 @@ trust the row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Final
 
 from millwheel.model.page_keys import is_page_key
+from millwheel.sdk.compiling import mypyc_attr
 from millwheel.sdk.scope import StateCell
 from millwheel.store.contract import StateRow
 
@@ -32,6 +33,7 @@ PACKED_OVERHEAD_BYTES: Final = 170
 _SPARED: Final = CELL_OVERHEAD_BYTES - PACKED_OVERHEAD_BYTES
 
 
+@mypyc_attr(acyclic=True)
 class KeyCell(StateCell):
     """The state of one key.
 
@@ -75,7 +77,8 @@ class CellCache:
         self.evicted = evicted
         self.bytes_held = 0
         self._states: dict[bytes, KeyCell | bytes] = {}
-        """Cells, and packed states in the order in which they were packed."""
+        """Cells and packed states. Once a state was evicted, what is packed goes to the end, so this is the order of
+        eviction. Before, it stays in its place: a dict that has moved all of its items is built again."""
         self.packed_count = 0
         """How many are packed."""
         self._packed_bytes = 0
@@ -178,7 +181,7 @@ class CellCache:
 
     def take_dirty(self) -> list[KeyCell]:
         """Take the dirty cells, whose rows are to be written. ``flushed`` must get a row of each."""
-        taken, self._dirty = [cell for cell in self._dirty if cell.dirty], []
+        taken, self._dirty = self._dirty, []
         return taken
 
     @staticmethod
@@ -186,27 +189,29 @@ class CellCache:
         """The rows of dirty cells. Call it only while no sealed commit is in flight."""
         return [StateRow(cell.key, cell.dirty, cell.encoded) for cell in cells]
 
-    def flushed(self, rows: Iterable[StateRow], busy: Container[bytes] = ()) -> None:
+    def flushed(self, cells: Sequence[KeyCell], rows: Sequence[StateRow], busy: Container[bytes] = ()) -> None:
         """Mark rows as acknowledged. Unchanged states are clean, and may be packed, or dropped if they are empty.
 
-        The cells of ``busy`` keys are in use and stay.
+        Args:
+            cells: The cells of the rows. Dirty cells are pinned, so they are those of the cache, without a look-up.
+            rows: What was written of them.
+            busy: The keys whose cells are in use and stay.
         """
+        assert len(cells) == len(rows), "each row is that of a cell"
         half = self.limit_bytes // 2
-        for row in rows:
-            key = row.key
-            cell = self._states.get(key)
-            if not isinstance(cell, KeyCell) or not cell.dirty:
-                continue
+        for cell, row in zip(cells, rows):  # noqa: B905 - compiled, a strict zip() is slow
             if cell.dirty != row.commit:
                 self._dirty.append(cell)
                 continue
             cell.dirty = 0
             self.dirty_count -= 1
             if row.blob or self.evicted:
-                if self.bytes_held > half and key not in busy:
+                if self.bytes_held > half and cell.key not in busy:
+                    if self.evicted:
+                        del self._states[cell.key]  # it goes to the end
                     self._pack(cell)
-            elif key not in busy:
-                self.forget_empty(key)
+            elif cell.key not in busy:
+                self.forget_empty(cell.key)
         self.skip_evictions = 0
 
     def forget_empty(self, key: bytes) -> None:
@@ -227,11 +232,11 @@ class CellCache:
         """Pack all clean cells that are not in use, those first that were not used for longest."""
         cells = (cell for cell in self._states.values() if isinstance(cell, KeyCell))
         for cell in sorted((cell for cell in cells if not cell.dirty and cell.key not in busy), key=_last_use):
+            del self._states[cell.key]  # it goes to the end
             self._pack(cell)
 
     def _pack(self, cell: KeyCell) -> None:
         key, encoded = cell.key, cell.encoded
-        del self._states[key]  # it goes to the end
         self._states[key] = encoded
         self.bytes_held -= _SPARED + (DECODED_FACTOR - 1) * len(encoded)
         self.packed_count += 1
@@ -258,7 +263,7 @@ class CellCache:
         self.evicted = True
 
     def packed(self) -> Iterator[tuple[bytes, int]]:
-        """The packed states in the order in which they were packed: key, and the bytes that are counted for it."""
+        """The packed states in the order of eviction: key, and the bytes that are counted for it."""
         for key, state in self._states.items():
             if isinstance(state, bytes):
                 yield key, len(key) + len(state) + PACKED_OVERHEAD_BYTES

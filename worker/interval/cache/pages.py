@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final
+from weakref import ref
 
 from millwheel.errors import CorruptValueError
 from millwheel.model.page_keys import page_key
@@ -24,7 +25,7 @@ from millwheel.sdk.growing.nodes import Node, decode_node
 from millwheel.sdk.growing.pages import PagesNeededError, page_bytes
 from millwheel.sdk.scope import PAGES_TAG, UNSET
 from millwheel.worker.interval.blocked_key_table import TimerItem
-from millwheel.worker.interval.cache.cells import DECODED_FACTOR, CellCache, KeyCell
+from millwheel.worker.interval.cache.cells import DECODED_FACTOR, CellCache
 from millwheel.worker.interval.cache.pages_in_use import PagesInUse
 from millwheel.worker.interval.failing_keys import ErrorKind
 from millwheel.worker.interval.setup import IntervalSetup
@@ -50,7 +51,7 @@ class PageTable:
         self._scope = setup.scope
         if setup.program.growing:
             setup.scope.growing = self
-        self._cells = cells
+        self.cells = cells
         self._timers = timers
         self._most = max(setup.settings.cache_bytes // 2, LEAST_READABLE_BYTES)
         self.in_use = PagesInUse(setup.settings.cache_bytes // (2 * DECODED_FACTOR))
@@ -66,9 +67,7 @@ class PageTable:
 
     def bind(self, context: Context[Any], state: GrowingState) -> None:
         """A hook's context has decoded a state: its pages are those of the context's key."""
-        cell = context._cell
-        assert isinstance(cell, KeyCell)
-        state._pages.source = _KeyPages(self, self._cells, context._key, cell)
+        state._pages.source = _KeyPages(ref(self), context._key)
 
     def reset(self, state: GrowingState) -> None:
         """A hook empties its state."""
@@ -162,7 +161,7 @@ class PageTable:
             state = context._cell.value
             if state is not UNSET:
                 for number, node in state._pages.changed.items():
-                    cell = self._cells.find(page_key(key, number))
+                    cell = self.cells.find(page_key(key, number))
                     assert cell is not None, "the pages of a batch that was sealed are in the cache"
                     cell.value = UNSET if node is None else node
                 state._pages.settled()
@@ -170,22 +169,31 @@ class PageTable:
 
 
 class _KeyPages:
-    """The pages of one key (:class:`PageSource`)."""
+    """The pages of one key (:class:`PageSource`).
 
-    def __init__(self, table: PageTable, cells: CellCache, key: bytes, cell: KeyCell) -> None:
-        self._table = table
-        self._cells = cells
+    Invariant (G13): the state that has it does not lead to the cells, because the garbage collector does not know
+    cells. So the table is referred to weakly. Its interval has it while hooks run.
+    """
+
+    def __init__(self, table: Callable[[], PageTable | None], key: bytes) -> None:
+        self._find_table = table
         self._key = key
-        self._cell = cell
+
+    @property
+    def _table(self) -> PageTable:
+        table = self._find_table()
+        assert table is not None, "a state is used by hooks of its interval"
+        return table
 
     def node(self, number: int) -> Node:
         """The node of a page."""
-        row = page_key(self._key, number)
-        cell = self._cells.find(row)
+        table, row = self._table, page_key(self._key, number)
+        cell, owner = table.cells.find(row), table.cells.find(self._key)
         if cell is None:
-            raise self._table.need(self._key, [number])
-        cell.used = self._cell.used
-        self._table.in_use.use(self._key, row, len(cell.encoded))
+            raise table.need(self._key, [number])
+        if owner is not None:
+            cell.used = owner.used
+        table.in_use.use(self._key, row, len(cell.encoded))
         if cell.value is UNSET:
             cell.value = decode_node(cell.encoded, f"the row of page {number} of key {self._key!r}")
         node: Node = cell.value
@@ -193,7 +201,8 @@ class _KeyPages:
 
     def missing(self, numbers: Iterable[int]) -> list[int]:
         """Those of the pages that have no cell."""
-        return [number for number in numbers if page_key(self._key, number) not in self._cells]
+        cells = self._table.cells
+        return [number for number in numbers if page_key(self._key, number) not in cells]
 
     def need(self, numbers: list[int]) -> PagesNeededError:
         """The error that asks for these pages."""
@@ -201,8 +210,9 @@ class _KeyPages:
 
     def grew(self, size: int) -> None:
         """A page changes: it counts in the size of the commit."""
-        if self._table.context is not None:
-            self._table.context._made(size)
+        table = self._table
+        if table.context is not None:
+            table.context._made(size)
 
 
 def undoable(program: CompiledComputation, table: Callable[[], PageTable]) -> CompiledComputation:

@@ -48,14 +48,14 @@ class StateRows:
         self.flush: tuple[int, list[StateRow]] | None = None
         """The write in flight: its number and its rows."""
         self._taken: list[KeyCell] = []
-        """The cells of the write that is captured."""
+        """The cells of the write that is captured or in flight."""
         self._next = 0
         """How many of them are captured. The list stays as it is: a copy of the rest for each slice would be
         quadratic."""
         self.settling = False
         """Whether the write is acknowledged, and some of its cells are not settled."""
         self._settled = 0
-        """How many of its rows are."""
+        """How many of them are."""
         self._captured: list[StateRow] = []
         """The rows of the slices so far."""
         self._covers = 0
@@ -89,7 +89,7 @@ class StateRows:
         self._captured += self._cells.rows_of(self._taken[first : self._next])
         if self.left:
             return []
-        rows, self._captured, self._taken = self._captured, [], []
+        rows, self._captured = self._captured, []
         self._number += 1
         self.flush = (self._number, rows)
         config = self._config
@@ -116,9 +116,9 @@ class StateRows:
         assert self.flush is not None, "a write is acknowledged"
         _, rows = self.flush
         first, self._settled = self._settled, self._settled + self._most
-        self._cells.flushed(rows[first : self._settled], busy)
+        self._cells.flushed(self._taken[first : self._settled], rows[first : self._settled], busy)
         if self._settled >= len(rows):
-            self.flush, self.settling = None, False
+            self.flush, self.settling, self._taken, self._next = None, False, [], 0
             self.upto = max(self.upto, self._covers)
 
     def acknowledged(self) -> int:

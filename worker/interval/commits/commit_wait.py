@@ -1,7 +1,7 @@
 """How long a batch waits for more records before it is sealed (6.1.1).
 
 - While the next delivery is there, it waits for that one. A key that occurs in several deliveries has its state encoded
-  and journaled once for all of them.
+  and journaled once for all of them. So a batch of many keys waits only if keys occur again in it.
 - A computation that collects, as that of a sink's batches, writes again with each commit what it has collected so far.
   So under load its commit waits until the first production, also for deliveries that are not there.
 
@@ -75,7 +75,7 @@ class CommitWait:
             return 0
         if self._collects_for and self._only_collects(batch):
             return self._collects_for
-        return self._gathers_for if self.followed else 0
+        return self._gathers_for if self.followed and not self._runner.keys_differ() else 0
 
     def _only_collects(self, batch: HookBatch) -> bool:
         """Whether nothing but ACKs waits for the commit, and it has states."""

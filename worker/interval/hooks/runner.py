@@ -205,6 +205,14 @@ class Runner:
         """Whether so many hooks have failed in this step that the rest runs in the next one."""
         return self.failures >= MAX_FAILED_HOOKS or self.searched >= MAX_SEARCHED_RECORDS
 
+    def keys_differ(self) -> bool:
+        """Whether the batch has many keys, and hardly a key has several records.
+
+        Then more records would share nothing with it.
+        """
+        keys = len(self.batch.contexts)
+        return keys >= self._setup.settings.gathered_keys and keys * 5 >= self.batch.records * 4
+
     def out_of_time(self) -> bool:
         """Whether calls for many records have taken the time of a batch in this step (G8)."""
         return self._setup.meter.clock() > self._out_of_time_at
