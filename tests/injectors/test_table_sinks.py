@@ -49,7 +49,9 @@ async def test_a_table_goes_to_files_by_columns(tmp_path: Path, monkeypatch: pyt
         assert isinstance(server, DevServer)
         await submit_copy(server.address, lake_shop.__file__, "lake", tmp_path)
         async with Injector("orders", address=server.address) as injector:
-            await injector.send_table(TABLE, timestamp="at")
+            for at in range(0, 2_000, 100):
+                await injector.send_table(TABLE.slice(at, 100), timestamp="at")
+            await injector.send_table(TABLE.slice(2_000), timestamp="at")
             await injector.finish()
             assert (injector.by_columns, injector.by_rows) == (COUNT, 0)
         lake = tmp_path / "lake"

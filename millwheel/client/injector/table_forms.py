@@ -79,7 +79,7 @@ class _SmallForm:
 
     layout: SmallTableLayout
     routing: StreamRouting
-    keys: Mapping[IncarnationId, str]
+    keys: Mapping[IncarnationId, KeySource]
     columns: Sequence[int]
     names_bytes: int
 
@@ -129,7 +129,7 @@ class TableForms:
         self._say(logging.WARNING if found.remedy else logging.INFO, records.batch.schema, text)
         return None
 
-    def keys_of_small(self, table: SmallTable) -> Mapping[IncarnationId, str] | None:
+    def keys_of_small(self, table: SmallTable) -> Mapping[IncarnationId, KeySource] | None:
         """What ``keys`` gives for the records of a small table.
 
         Invariant: without nulls and large values, the answer depends on the layout and the routing alone. So it is the
@@ -140,7 +140,7 @@ class TableForms:
             return known.keys
         if (keys := self.keys(table.records())) is not None:
             schema = table.layout.empty.schema
-            columns = [schema.get_field_index(key) for key in set(keys.values()) if key]
+            columns = [schema.get_field_index(key) for key in set(keys.values()) if key and isinstance(key, str)]
             self._small = _SmallForm(table.layout, routing, keys, columns, names_bytes(schema.names))
         return keys
 
