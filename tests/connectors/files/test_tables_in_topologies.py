@@ -157,7 +157,8 @@ def test_hooks_get_the_rows_of_columns(tmp_path: Path, monkeypatch: pytest.Monke
     assert sum(found) == 10
 
 
-Wide = msgspec.defstruct("Wide", [("k", str), ("at", mw.Timestamp), *((f"n{at:04}", float) for at in range(1_300))])
+READINGS = [(f"reading_{number:04}", float) for number in range(1_300)]
+Wide = msgspec.defstruct("Wide", [("k", str), ("at", mw.Timestamp), *READINGS])
 
 
 @pytest.mark.guarantee("G12", section="6.2")
@@ -188,7 +189,7 @@ def test_a_read_has_fewer_rows_for_many_consumers(tmp_path: Path, monkeypatch: p
     with running(topology, now=NOW) as harness:
         assert harness.counts("counts-of-all-auctions-07")["records"] == 2_000
     assert sum(found) == 2_000
-    assert max(found) <= (1 << 17) // (12 * len("auctions/counts-of-all-auctions-00.1"))
+    assert max(found) < 400
 
 
 def test_a_bad_row_without_a_place_for_it_stops_its_split(tmp_path: Path) -> None:
