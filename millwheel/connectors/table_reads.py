@@ -151,7 +151,7 @@ class TableForm:
         self._places = places
         self.fits = all(self._has(field, schema) for field in fields)
         """Whether rows may be columns. Otherwise each needs a value."""
-        self._most = TABLE_ROWS
+        self._most = _PART_ROWS
         """So many rows are converted at a time: twice as many as fitted last.
 
         Invariant (G13): what a read converts follows what it returns, and not what is decoded. Rows may be large.

@@ -96,6 +96,6 @@ class UnsentTable:
 
 def _key_bytes(records: RecordColumns) -> int:
     """About the bytes of the keys of all records."""
-    if records.same is None:
+    if (same := records.same) is None:
         return int(records.batch.column(records.key).nbytes)
-    return len(records) * len(records.same)
+    return len(records) * len(same)

@@ -16,10 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millwheel as mw
-from millwheel.connectors import table_reads
 from millwheel.connectors import BadRecord, FilesError, read_files
 from millwheel.connectors.table_reads import TABLE_BYTES, TABLE_ROWS, TableRecords, plain_fields
-from millwheel.rpc.columns import RecordColumns
+from millwheel.rpc.columns import RecordColumns, exact
 from tests.connectors.files.given import values_of
 from tests.connectors.files.parquet import read_tables, write
 from tests.connectors.given import at
@@ -143,7 +142,7 @@ def test_texts_that_are_no_utf_8_are_bad_records(tmp_path: Path) -> None:
     item = pa.array([b"tea", b"a\xff", b"jam"]).view(pa.string())
     write(tmp_path / "a.parquet", {**plain(3), "item": item})
     (read,) = read_tables(read_files(tmp_path / "a.parquet", Row), "a.parquet")
-    first, bad, last = [value for value, _ in read.records]
+    first, bad, last = list[Any](value for value, _ in read.records)
     assert (first.item, last.item) == ("tea", "jam")
     assert (bad.split, bad.place, bad.raw) == ("a.parquet", "row 2", b"a\xff")
     assert bad.error == "a text is no UTF-8 (invalid start byte at byte 1)"
@@ -258,13 +257,12 @@ def test_large_rows_are_decoded_in_small_batches(tmp_path: Path, monkeypatch: py
 def converted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows become columns at a time, from now on."""
     found: list[int] = []
-    exact = table_reads.exact
 
     def counted(column: Any) -> Any:
         found.append(len(column))
         return exact(column)
 
-    monkeypatch.setattr(table_reads, "exact", counted)
+    monkeypatch.setattr("millwheel.connectors.table_reads.exact", counted)
     return found
 
 
@@ -284,7 +282,8 @@ def test_a_few_large_rows_are_read_as_rows(tmp_path: Path) -> None:
     texts = ["x" * 100_000] * 100 + ["short"] * 2_000
     write(tmp_path / "a.parquet", {"item": texts})
     reads = read_tables(read_files(tmp_path / "a.parquet", Item), "a.parquet")
-    assert [len(one.item) for read in reads for one, _ in read.records] == [len(one) for one in texts]
+    items = [one for read in reads for one, _ in read.records]
+    assert items == [Item(text) for text in texts]
     assert [isinstance(read.records, TableRecords) for read in (reads[0], reads[-1])] == [False, True]
 
 
