@@ -55,7 +55,7 @@ def test_an_error_is_an_object_with_its_parts() -> None:
     }
 
 
-def test_a_library_that_is_not_installed_is_no_fault_of_the_command() -> None:
+def test_a_library_that_is_missing_is_no_fault_of_the_command() -> None:
     error = describe(NotInstalledError("entry 3: install openmillwheel[arrow]"))["error"]
     assert isinstance(error, dict)
     assert error["message"] == "entry 3: install openmillwheel[arrow]"

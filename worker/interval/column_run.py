@@ -86,10 +86,11 @@ class UnsentTable:
     @property
     def spared(self) -> int:
         """About how many bytes more its rows have. A takeover makes rows of it."""
-        table, records = self.table, self.table.records
+        table = self.table
+        records: RecordColumns = table.records
         names = len(table.stream) + len(self.producer) + sum(len(consumer) for consumer, _ in table.targets)
         # A value has the names of all columns, and two bytes more for each. The columns have a time beside it.
-        values = records.average + _COLUMN_BYTES * records.batch.num_columns - _TIME_BYTES
+        values = records.average + _COLUMN_BYTES * len(records.batch.columns) - _TIME_BYTES
         keys = sum(_key_bytes(records.keyed(key)) for _, key in table.targets)
         return len(records) * (names + _ROW_BYTES + values) - records.size + keys
 
