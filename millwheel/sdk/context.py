@@ -218,10 +218,10 @@ class Context(TimersAndHold, Generic[State]):
         targets = binding.key_columns
         if targets is None or self._read is not None or self._productions is not None:
             return False
-        if not records.is_readable or not all(records.has_keys(key) for _, key in targets if key):
+        if not all(records.has_keys(key) for _, key in targets if key):
             return False
         count = len(records)
-        if records.average * count > MAX_VALUE_BYTES and records.longest > MAX_VALUE_BYTES:
+        if not records.is_readable or (records.average * count > MAX_VALUE_BYTES < records.longest):
             return False
         size = records.average + len(binding.stream) + len(self._key) + _PRODUCTION_BYTES
         size = count * (size + sum(len(consumer) for consumer, _ in targets))
