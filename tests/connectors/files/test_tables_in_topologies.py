@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import millwheel as mw
 from millwheel import agg, windows
-from millwheel.connectors import read_files, reading
+from millwheel.connectors import read_files
 from millwheel.connectors.source import BadRecordError
 from millwheel.worker.interval import IntervalSettings
 from tests.connectors.files.parquet import write
@@ -155,41 +155,6 @@ def test_hooks_get_the_rows_of_columns(tmp_path: Path, monkeypatch: pytest.Monke
         seen = harness.values("seen")
     assert seen == [Bid(key, cents, at(cents), None, "0.parquet") for key in "ab" for cents in range(5)]
     assert sum(found) == 10
-
-
-READINGS = [(f"reading_{number:04}", float) for number in range(1_300)]
-Wide = msgspec.defstruct("Wide", [("k", str), ("at", mw.Timestamp), *READINGS])
-
-
-@pytest.mark.guarantee("G12", section="6.2")
-def test_a_reader_of_a_wide_type_survives_a_crash(tmp_path: Path) -> None:
-    """Its schema is larger than any reader of a journal takes. So its rows are no columns there."""
-    columns: dict[str, Any] = {one.name: [1.5] * 20 for one in msgspec.structs.fields(Wide)}
-    write(tmp_path / "a.parquet", {**columns, "k": ["a"] * 20, "at": [int(at(second)) for second in range(20)]})
-    topology = mw.Topology("wide")
-    source = read_files(tmp_path / "*.parquet", Wide)
-    rows = topology.source("wide", Wide, source, timestamp="at", out_of_order=mw.seconds(5))
-    rows.key_by("k").window(windows.tumbling(mw.seconds(10))).aggregate("totals", n=agg.count())
-    with running(topology, now=NOW, settings=COLUMNS) as harness:
-        harness.crash()
-        harness.advance_clock(mw.seconds(60))
-        assert sum(one.n for one in harness.values("totals")) == 20
-
-
-@pytest.mark.guarantee("G13", section="5.2")
-def test_a_read_has_fewer_rows_for_many_consumers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_files(tmp_path, [[("a", 1, at(1), 1)] * 2_000])
-    monkeypatch.setattr(reading, "MAX_BYTES", 1 << 18)
-    found = sent_by_columns(monkeypatch)
-    topology = mw.Topology("auctions")
-    bids = topology.source("bids", Bid, read_files(tmp_path / "*.parquet", Bid), timestamp="at")
-    for number in range(12):
-        each = bids.key_by("auction").window(windows.tumbling(mw.seconds(10)))
-        each.aggregate(f"counts-of-all-auctions-{number:02}", n=agg.count())
-    with running(topology, now=NOW) as harness:
-        assert harness.counts("counts-of-all-auctions-07")["records"] == 2_000
-    assert sum(found) == 2_000
-    assert max(found) < 400
 
 
 def test_a_bad_row_without_a_place_for_it_stops_its_split(tmp_path: Path) -> None:

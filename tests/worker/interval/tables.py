@@ -19,14 +19,10 @@ MOST: Final = 1 << 20
 TARGETS: Final = ((CONSUMERS[0], "key"), (CONSUMERS[1], "number"), (LOG, ""))
 
 
-def table_of(*records: tuple[str, int], targets: Any = TARGETS, wide: int = 0) -> ProducedTable:
-    """A read of records with a text and a number, for consumers that have one of them as their key, and a log.
-
-    ``wide``: the number of further columns.
-    """
+def table_of(*records: tuple[str, int], targets: Any = TARGETS) -> ProducedTable:
+    """A read of records with a text and a number, for consumers that have one of them as their key, and a log."""
     columns = {"key": [key for key, _ in records], "number": pa.array([at for _, at in records], pa.int64())}
     columns["none"] = pa.array([at if at % 2 else None for _, at in records], pa.int64())
-    columns |= {f"other_{number}": pa.nulls(len(records), pa.int64()) for number in range(wide)}
     times = array("q", [at for _, at in records])
     return ProducedTable("s", RecordColumns(pa.record_batch(columns), times, ""), targets)
 

@@ -252,6 +252,10 @@ def test_what_cannot_go_by_columns_produces_nothing(change: dict[str, Any]) -> N
     cell = driver.state.cells.get(b"p")
     assert cell is not None
     context: mw.Context[Any] = mw.Context(b"p", cell, driver.state.scope)
-    table = table_of(("x" * 5_000 if "long" in change else "x", 2), wide=change.get("wide", 0))
-    assert not context._produce_table(binding, table.records, change.get("most", MOST))  # noqa: SLF001  # as readers do
+    table = table_of(("x" * 5_000 if "long" in change else "x", 2))
+    batch = table.records.batch
+    for number in range(change.get("wide", 0)):
+        batch = batch.append_column(f"other {number}", batch.column(0))
+    records = RecordColumns(batch, table.records.timestamps, "")
+    assert not context._produce_table(binding, records, change.get("most", MOST))  # noqa: SLF001  # as readers do
     assert (context._read, driver.state.scope.produced_bytes) == (None, 0)  # noqa: SLF001
