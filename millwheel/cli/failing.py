@@ -35,6 +35,7 @@ import typer
 from millwheel.cli.output import OutputFormat, Plain, to_yaml
 from millwheel.config import ConfigError
 from millwheel.coordination.contract import CoordinatorError
+from millwheel.errors import NotInstalledError
 from millwheel.injectors.errors import SourceError
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.sdk.errors import (
@@ -174,7 +175,7 @@ def _text(error: BaseException) -> str:
         return "interrupted"
     if isinstance(error, CorruptValueError):
         return f"{error}: what is stored is damaged, and nothing was changed; restore it from a snapshot"
-    if isinstance(error, (MillwheelError, StoreError, CoordinatorError)):
+    if isinstance(error, (MillwheelError, NotInstalledError, StoreError, CoordinatorError)):
         return str(error)
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""

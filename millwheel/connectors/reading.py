@@ -228,7 +228,7 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
             return
         position = state.position
         async with self._readers.use(split, position, lambda: self._source.open_reader(split, position)) as used:
-            used.handle.most_records = self._most.get(split, MAX_RECORDS)
+            used.handle.most_records = min(self._most.get(split, MAX_RECORDS), self._most_for_all(ctx))
             used.handle._takes_tables = self._takes_tables(ctx)
             async with asyncio.timeout(CALL_SECONDS):
                 read = await used.handle.read()
@@ -322,6 +322,12 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         if newest is None:
             newest = self._produce_each(ctx, state.records, read, times, began, known)
         return newest
+
+    def _most_for_all(self, ctx: Context[SplitState[P]]) -> int:
+        """How many records a read may have for so many consumers: their names take half of ``MAX_BYTES`` at most."""
+        consumers = ctx._scope.outputs[self._output].key_columns or ()
+        each = sum(len(consumer) for consumer, _ in consumers)
+        return min(MAX_RECORDS, MAX_BYTES // 2 // max(each, 1))
 
     def _takes_tables(self, ctx: Context[SplitState[P]]) -> bool:
         """Whether a read may be columns, as far as the program and the consumers of today say it."""

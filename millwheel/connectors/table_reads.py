@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, get_origin, overload
 import msgspec
 
 from millwheel.model.time import Timestamp
-from millwheel.rpc.columns import exact, plain_types
+from millwheel.rpc.columns import SCHEMA_BYTES, exact, has_columns, plain_types, schema_bytes
 from millwheel.sdk.column_fields import column_fields
 from millwheel.sdk.exact_types import behind, unless_none
 from millwheel.sdk.typeinfo import type_name
@@ -35,6 +35,8 @@ TABLE_BYTES: Final = 1 << 20
 
 _PART_ROWS: Final = 1_024
 """A read by columns ends if fewer rows fit."""
+_FEW_ROWS: Final = 100
+"""If fewer rows than these are as many bytes as a read may have, they are records. These cost no more then."""
 
 Records = list[tuple[Any, Timestamp | None]]
 
@@ -74,7 +76,11 @@ def plain_fields(record_type: Any) -> list[PlainField] | str:
         if kind not in (bool, int, float, str, bytes):
             return f"the field {one.name!r} of its records is no plain text, number or truth value"
         found.append(PlainField(one.encode_name, one.name, kind, present is not None, one.default))
-    return found or f"the type {type_name(record_type)} has no fields"
+    if not found:
+        return f"the type {type_name(record_type)} has no fields"
+    if has_columns() and (size := schema_bytes(_schema_of(found))) > SCHEMA_BYTES:
+        return f"the schema of its {len(found):,} fields has {size:,} bytes, and {SCHEMA_BYTES:,} is the limit"
+    return found
 
 
 class TableRecords(Sequence[tuple[Any, Timestamp | None]]):
@@ -143,8 +149,13 @@ class TableForm:
         self._fields = fields
         self._there = set(schema.names)
         self._places = places
-        self.fits = all(map(self._has, fields, [schema] * len(fields)))
+        self.fits = all(self._has(field, schema) for field in fields)
         """Whether rows may be columns. Otherwise each needs a value."""
+        self._most = _PART_ROWS
+        """So many rows are converted at a time: twice as many as fitted last.
+
+        Invariant (G13): what a read converts follows what it returns, and not what is decoded. Rows may be large.
+        """
 
     def _has(self, field: PlainField, schema: Any) -> bool:
         if field.name in self._places:
@@ -156,7 +167,7 @@ class TableForm:
         return field.takes_null if field.default is None else type(field.default) is field.kind
 
     def columns_of(self, batch: Any, name: str, first: int) -> Any:
-        """A record batch of as many of the first rows as a read may have. None: they need values.
+        """A record batch of as many of the first rows as a read may have. None: they need values, or are large.
 
         Args:
             batch: Rows of the file.
@@ -165,7 +176,7 @@ class TableForm:
         """
         import pyarrow as pa
 
-        count = min(batch.num_rows, TABLE_ROWS)
+        count = min(batch.num_rows, self._most)
         columns = []
         try:
             for field in self._fields:
@@ -175,7 +186,10 @@ class TableForm:
                 columns.append(column)
         except (pa.ArrowException, OverflowError):  # a number or text that no column can have
             return None
-        return _within(pa.RecordBatch.from_arrays(columns, names=[one.name for one in self._fields]))
+        found = _within(pa.RecordBatch.from_arrays(columns, names=[one.name for one in self._fields]))
+        fitted = found.num_rows if found is not None else 1
+        self._most = min(2 * (fitted if fitted < count else self._most), TABLE_ROWS)
+        return found if fitted == count or fitted >= _FEW_ROWS else None
 
     def _column(self, field: PlainField, batch: Any, name: str, numbers: range) -> Any:
         import pyarrow as pa
@@ -204,7 +218,8 @@ def _within(batch: Any) -> Any:
     while (size := _size_of(batch)) > TABLE_BYTES:
         if batch.num_rows <= 1:
             return None
-        batch = batch.slice(0, max(min(batch.num_rows // 2, batch.num_rows * TABLE_BYTES // size), 1))
+        # The first rows may be larger than the others. So the average alone could take many steps.
+        batch = batch.slice(0, max(min(batch.num_rows * 15 // 16, batch.num_rows * TABLE_BYTES // size), 1))
     if batch.num_rows == count:
         return batch
     return pa.RecordBatch.from_arrays([exact(column) for column in batch.columns], names=batch.schema.names)
@@ -283,6 +298,12 @@ def _repeated(value: Any, wanted: Any, count: int) -> Any:
         ]
     one = pa.Array.from_buffers(wanted, 1, [None, *map(pa.py_buffer, buffers)])
     return one.take(_numbers(array("q", bytes(8 * count))))
+
+
+def _schema_of(fields: Sequence[PlainField]) -> Any:
+    import pyarrow as pa
+
+    return pa.schema([(field.name, _arrow_type(field.kind)) for field in fields])
 
 
 def _arrow_type(kind: type) -> Any:

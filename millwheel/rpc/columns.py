@@ -36,6 +36,7 @@ __all__ = [
     "longest_of",
     "names_bytes",
     "plain_types",
+    "schema_bytes",
     "texts_of",
 ]
 
@@ -200,6 +201,15 @@ class RecordColumns(Sequence[bytes]):
             valid = validity_of(column)
             items = NullableColumn(items if items is column else np.where(valid, items, items.dtype.type(0)), valid)
         return items_at(items, rows)
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether ``from_wire`` takes what ``to_wire`` writes: neither the schema nor the names have too many bytes.
+
+        Invariant (G1, G8): what is journaled or sent as columns can be read. Each maker of columns must ask this first.
+        """
+        names = self.batch.schema.names
+        return len(self) * names_bytes(names) <= NAMES_BYTES and schema_bytes(self.batch.schema) <= SCHEMA_BYTES
 
     @property
     def longest(self) -> int:
@@ -393,6 +403,11 @@ def extremes_in(memory: Any) -> tuple[int, int]:
 def names_bytes(names: Iterable[str]) -> int:
     """A bound of what an encoded record has beside its values' content, if its columns have these names."""
     return sum(_ROW_BYTES + len(name.encode()) for name in names)
+
+
+def schema_bytes(schema: Any) -> int:
+    """The size of a schema in a message. ``SCHEMA_BYTES`` is the most."""
+    return int(schema.serialize().size)
 
 
 def bytes_of(values: Sequence[bytes], count: int | None = None) -> int:

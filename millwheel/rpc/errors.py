@@ -13,7 +13,14 @@ from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status
 
-from millwheel.errors import CoordinatorError, CorruptValueError, DamagedValueError, Problem, StoreError
+from millwheel.errors import (
+    CoordinatorError,
+    CorruptValueError,
+    DamagedValueError,
+    NotInstalledError,
+    Problem,
+    StoreError,
+)
 from millwheel.rpc.addresses import how_to_start
 from millwheel.rpc.caller import answer_to
 from millwheel.rpc.cancelling import cancellations, raise_if_cancelled
@@ -125,6 +132,10 @@ def as_request_error(error: Exception) -> RequestError:
             "it is neither used nor overwritten: repair the store's disk or replica, or restore it from a snapshot",
             reason="VALUE_DAMAGED",
         )
+    if isinstance(error, NotInstalledError):
+        # Neither what is stored nor the server is at fault.
+        what = "install it where this server runs, and repeat the call"
+        return RequestError(FailureCode.FAILED_PRECONDITION, str(error), what, reason="NOT_INSTALLED")
     if isinstance(error, (StoreError, CoordinatorError)):
         what = "state store" if isinstance(error, StoreError) else "coordinator"
         return RequestError(FailureCode.UNAVAILABLE, f"the {what} failed: {error}", "see that it runs, and try again")

@@ -212,8 +212,8 @@ class Context(TimersAndHold, Generic[State]):
             most: As for ``_produce_all``.
 
         Returns:
-            False, and nothing is produced, if a column does not have the keys of a consumer, if a record is too large,
-            or if the key has productions that no commit has.
+            False, and nothing is produced, if a column does not have the keys of a consumer, if a record or the schema
+            is too large, or if the key has productions that no commit has.
         """
         targets = binding.key_columns
         if targets is None or self._read is not None or self._productions is not None:
@@ -221,7 +221,7 @@ class Context(TimersAndHold, Generic[State]):
         if not all(records.has_keys(key) for _, key in targets if key):
             return False
         count = len(records)
-        if records.average * count > MAX_VALUE_BYTES and records.longest > MAX_VALUE_BYTES:
+        if not records.is_readable or (records.average * count > MAX_VALUE_BYTES < records.longest):
             return False
         size = records.average + len(binding.stream) + len(self._key) + _PRODUCTION_BYTES
         size = count * (size + sum(len(consumer) for consumer, _ in targets))

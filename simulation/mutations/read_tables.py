@@ -73,6 +73,42 @@ rewriting(
 )
 
 rewriting(
+    "types-of-any-width-by-columns",
+    "G12",
+    "what is journaled as columns can be read: a type with a larger schema is read as rows",
+    table_reads.plain_fields,
+    "> SCHEMA_BYTES:",
+    "< 0:",
+    seeds=0,
+    test=_FILES + "a_type_whose_schema_no_reader_takes_is_read_as_rows",
+    why=_WHY,
+)
+
+rewriting(
+    "tables-that-no-journal-gives-back",
+    "G12",
+    "no table is produced that a reader of the journal refuses",
+    Context,
+    "not records.is_readable or ",
+    "",
+    seeds=0,
+    test=_TABLES + "what_cannot_go_by_columns_produces_nothing",
+    why=_WHY,
+)
+
+rewriting(
+    "all-decoded-rows-converted",
+    "G13",
+    "a read converts twice as many rows as fitted last, and not all that are decoded",
+    table_reads.TableForm.columns_of,
+    "min(2 * (fitted if fitted < count else self._most), TABLE_ROWS)",
+    "TABLE_ROWS",
+    seeds=0,
+    test=_FILES + "only_rows_that_fit_are_converted",
+    why=_WHY,
+)
+
+rewriting(
     "unusual-times-by-columns",
     "G7",
     "rows with an unusual time are judged one by one",

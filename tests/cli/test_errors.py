@@ -13,6 +13,7 @@ from deploy.local.child import free_ports
 from millwheel.cli.failing import describe, exit_code_of, output_of
 from millwheel.cli.output import OutputFormat
 from millwheel.client.owned_intervals import incarnation_of
+from millwheel.errors import NotInstalledError
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2
@@ -52,6 +53,12 @@ def test_an_error_is_an_object_with_its_parts() -> None:
             "problems": [{"where": "a", "message": "b"}],
         }
     }
+
+
+def test_a_library_that_is_missing_is_no_fault_of_the_command() -> None:
+    error = describe(NotInstalledError("entry 3: install openmillwheel[arrow]"))["error"]
+    assert isinstance(error, dict)
+    assert error["message"] == "entry 3: install openmillwheel[arrow]"
 
 
 def test_a_directory_in_use_and_a_foreign_one_are_distinguished() -> None:

@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 
 from millwheel.client.control import ControlClient
+from millwheel.errors import NotInstalledError
 from millwheel.model.backoff import Backoff
 from millwheel.rpc.addresses import how_to_start
 from millwheel.rpc.channel import open_channel, retrying
@@ -85,6 +86,15 @@ async def test_a_failing_store_is_unavailable_and_a_fault_is_internal() -> None:
     assert got.code is FailureCode.INTERNAL
     assert "KeyError" in got.message
     assert "log" in got.remedy
+
+
+async def test_a_library_that_a_server_lacks_is_no_fault() -> None:
+    got = await shown(NotInstalledError("entry 3: install openmillwheel[arrow]"))
+    assert (got.code, got.reason) == (FailureCode.FAILED_PRECONDITION, "NOT_INSTALLED")
+    assert (got.message, "install it where this server runs" in got.remedy) == (
+        "entry 3: install openmillwheel[arrow]",
+        True,
+    )
 
 
 async def test_a_server_that_is_not_there_is_named_with_what_to_do() -> None:

@@ -18,9 +18,12 @@ __all__ = ["ColumnRun", "UnsentTable"]
 
 _ROW_BYTES: Final = 24
 """About the size of a production's row without its value, keys and names."""
+_COLUMN_BYTES: Final = 2
+"""What MessagePack has in each row beside a name and a value of a column: their types. A truth value is not a bit."""
+_TIME_BYTES: Final = 8
 _MISSING: Final = (
-    "an entry has records as columns, and pyarrow is not here: install openmillwheel[arrow] where it is read, and "
-    "start it again"
+    "it has records as columns, and pyarrow is not here: install openmillwheel[arrow] for this process (a worker, a "
+    "master that restores, or a command), and start it again"
 )
 
 
@@ -84,5 +87,16 @@ class UnsentTable:
     def spared(self) -> int:
         """About how many bytes more its rows have. A takeover makes rows of it."""
         table = self.table
+        records: RecordColumns = table.records
         names = len(table.stream) + len(self.producer) + sum(len(consumer) for consumer, _ in table.targets)
-        return len(table.records) * (names + _ROW_BYTES)
+        # A value has the names of all columns, and two bytes more for each. The columns have a time beside it.
+        values = records.average + _COLUMN_BYTES * len(records.batch.columns) - _TIME_BYTES
+        keys = sum(_key_bytes(records.keyed(key)) for _, key in table.targets)
+        return len(records) * (names + _ROW_BYTES + values) - records.size + keys
+
+
+def _key_bytes(records: RecordColumns) -> int:
+    """About the bytes of the keys of all records."""
+    if (same := records.same) is None:
+        return int(records.batch.column(records.key).nbytes)
+    return len(records) * len(same)

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from millwheel.errors import NotInstalledError
 from millwheel.model.incarnation import IncarnationId
 from millwheel.sdk.effects import Targets, each_target
 from millwheel.store.contract import CorruptValueError
@@ -211,6 +212,8 @@ def decode_entry(blob: bytes, where: str) -> IntervalEntry:
     try:
         rows = [row for run in entry.runs for row in run.rows()]
         rows += [row for table in entry.tables for row in table.rows()]
+    except NotInstalledError as error:
+        raise NotInstalledError(f"{where}: {error}") from error
     except ValueError as error:
         raise CorruptValueError(where, f"not a journal entry: {error}") from error
     return replace(entry, productions=rows + entry.productions, runs=[], tables=[])

@@ -131,7 +131,7 @@ class RowsReader(SplitReader[T, FilePosition]):
 
     def _records(self, batch: Any, first: int) -> list[tuple[Any, Timestamp | None]]:
         """The records of some rows, without columns."""
-        return [(self._record(number, row), None) for number, row in enumerate(batch.to_pylist(), first)]
+        return [(self._record(number, row), None) for number, row in enumerate(_rows_of(batch), first)]
 
     def _open(self, info: FileInfo) -> Iterator[Any]:
         """The batches of rows from the position on."""
@@ -223,10 +223,23 @@ class RowsReader(SplitReader[T, FilePosition]):
             arrays.append(array)
         return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
 
-    def _record(self, number: int, row: dict[str, Any]) -> Any:
+    def _record(self, number: int, row: dict[str, Any] | UnicodeDecodeError) -> Any:
+        if isinstance(row, UnicodeDecodeError):
+            error = f"a text is no UTF-8 ({row.reason} at byte {row.start})"
+            return UnreadRecord(self._path, f"row {number}", error, row.object[:_RAW_CHARACTERS])
         self._columns.add_to(row, self._path, number)
         try:
             return self._type.convert(row, texts=False)
         except LineError as error:
             raw = repr(row)[:_RAW_CHARACTERS].encode(errors="replace")
             return UnreadRecord(self._path, f"row {number}", str(error), raw)
+
+
+def _rows_of(batch: Any) -> list[Any]:
+    """The rows as dicts. That with a text of other bytes than UTF-8, which a file may have, is the error of that."""
+    try:
+        return list(batch.to_pylist())
+    except UnicodeDecodeError as error:
+        if len(batch) == 1:
+            return [error]
+    return [row for at in range(len(batch)) for row in _rows_of(batch[at : at + 1])]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import millwheel as mw
 from millwheel.connectors import BadRecord, FilesError, read_files
 from millwheel.connectors.table_reads import TABLE_BYTES, TABLE_ROWS, TableRecords, plain_fields
-from millwheel.rpc.columns import RecordColumns
+from millwheel.rpc.columns import RecordColumns, exact
 from tests.connectors.files.given import values_of
 from tests.connectors.files.parquet import read_tables, write
 from tests.connectors.given import at
@@ -41,7 +41,9 @@ def encoded(reads: list[Any]) -> list[bytes]:
     found: list[bytes] = []
     for read in reads:
         if isinstance(read.records, TableRecords):
-            found += RecordColumns(read.records.batch, read.records.times("", 0) or [], "")  # type: ignore[arg-type]
+            columns = RecordColumns(read.records.batch, read.records.times("", 0) or [], "")  # type: ignore[arg-type]
+            assert columns.is_readable
+            found += RecordColumns.from_wire(columns.to_wire())
         else:
             found += map(msgspec.msgpack.encode, (value for value, _ in read.records))
     return found
@@ -136,11 +138,34 @@ def test_rows_around_a_bad_one_are_columns_again(tmp_path: Path) -> None:
     assert sum(len(read.records) for read in reads) == count
 
 
-def test_texts_that_are_no_utf_8_are_read_as_rows(tmp_path: Path) -> None:
-    item = pa.array([b"tea", b"\xff"]).view(pa.string())
-    write(tmp_path / "a.parquet", {**plain(2), "item": item})
-    with pytest.raises(UnicodeDecodeError):
-        read_tables(read_files(tmp_path / "a.parquet", Row), "a.parquet")
+def test_texts_that_are_no_utf_8_are_bad_records(tmp_path: Path) -> None:
+    item = pa.array([b"tea", b"a\xff", b"jam"]).view(pa.string())
+    write(tmp_path / "a.parquet", {**plain(3), "item": item})
+    (read,) = read_tables(read_files(tmp_path / "a.parquet", Row), "a.parquet")
+    first, bad, last = list[Any](value for value, _ in read.records)
+    assert (first.item, last.item) == ("tea", "jam")
+    assert (bad.split, bad.place, bad.raw) == ("a.parquet", "row 2", b"a\xff")
+    assert bad.error == "a text is no UTF-8 (invalid start byte at byte 1)"
+
+
+WIDE = msgspec.defstruct("WIDE", [(f"reading_{at:04}", float) for at in range(1_300)])
+
+
+@pytest.mark.guarantee("G12")
+def test_a_type_whose_schema_no_reader_takes_is_read_as_rows(tmp_path: Path) -> None:
+    columns = {one.name: [1.5] * 3 for one in msgspec.structs.fields(WIDE)}
+    write(tmp_path / "a.parquet", columns)
+    source = read_files(tmp_path / "a.parquet", WIDE)
+    (read,) = read_tables(source, "a.parquet")
+    assert not isinstance(read.records, TableRecords)
+    assert len(read.records) == 3
+    why = source._why_one_by_one(WIDE)  # noqa: SLF001  # as `topology validate` does
+    assert why.startswith("the schema of its 1,300 fields has 7")
+    assert why.endswith("bytes, and 65,536 is the limit")
+
+
+class Item(msgspec.Struct):
+    item: str
 
 
 class Limited(msgspec.Struct):
@@ -221,11 +246,45 @@ def test_large_rows_are_decoded_in_small_batches(tmp_path: Path, monkeypatch: py
             yield batch
 
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", counted)
-    write(tmp_path / "a.parquet", {**plain(3_000), "item": ["x" * 20_000] * 3_000})
+    write(tmp_path / "a.parquet", {**plain(3_000), "item": ["x" * 8_000] * 3_000})
     reads = read_tables(read_files(tmp_path / "a.parquet", Row), "a.parquet")
     assert sum(len(read.records) for read in reads) == 3_000
     assert max(decoded) <= 1_000
-    assert max(len(read.records) for read in reads) <= TABLE_BYTES // 20_000
+    assert all(isinstance(read.records, TableRecords) for read in reads)
+    assert max(len(read.records) for read in reads) <= TABLE_BYTES // 8_000
+
+
+def converted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows become columns at a time, from now on."""
+    found: list[int] = []
+
+    def counted(column: Any) -> Any:
+        found.append(len(column))
+        return exact(column)
+
+    monkeypatch.setattr("millwheel.connectors.table_reads.exact", counted)
+    return found
+
+
+@pytest.mark.guarantee("G13")
+def test_only_rows_that_fit_are_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first rows are small, so many rows are decoded at a time."""
+    texts = ["short"] * 1_000 + ["x" * 8_000] * 7_000
+    write(tmp_path / "a.parquet", {"item": texts})
+    found = converted(monkeypatch)
+    reads = read_tables(read_files(tmp_path / "a.parquet", Item), "a.parquet")
+    assert sum(len(read.records) for read in reads) == 8_000
+    assert all(isinstance(read.records, TableRecords) for read in reads)
+    assert sum(found) < 4 * 8_000
+
+
+def test_a_few_large_rows_are_read_as_rows(tmp_path: Path) -> None:
+    texts = ["x" * 100_000] * 100 + ["short"] * 2_000
+    write(tmp_path / "a.parquet", {"item": texts})
+    reads = read_tables(read_files(tmp_path / "a.parquet", Item), "a.parquet")
+    items = [one for read in reads for one, _ in read.records]
+    assert items == [Item(text) for text in texts]
+    assert [isinstance(read.records, TableRecords) for read in (reads[0], reads[-1])] == [False, True]
 
 
 @pytest.mark.guarantee("G1")
