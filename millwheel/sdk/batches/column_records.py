@@ -50,7 +50,7 @@ class PassedColumns(NamedTuple):
 
 @cached_by_type
 def whole_fields(record_type: Any) -> WholeFields | None:
-    """The fields of a type whose encodings have all of them, in their order. None: they may leave one out, or have none."""
+    """The fields of a type whose encodings have all of them, in their order. None: they may have less, or nothing."""
     struct, columns = get_origin(record_type) or record_type, column_fields(record_type)
     if columns is None or struct.__struct_config__.omit_defaults or not (fields := msgspec.structs.fields(record_type)):
         return None
