@@ -257,13 +257,13 @@ def _key_for_all(given: Input, branch: Branch) -> str | None:
     same, steps = given.extractor._for_all, branch.steps
     if same is None or expands(steps):
         return None
-    deciding = known_steps(until_last_filter(steps))
-    if deciding == ():
+    deciding, known = until_last_filter(steps), known_steps(steps)
+    if not deciding:
         return same
-    if deciding is None or known_steps(steps) is None:
+    if known is None:
         return None
-    selections = (step.record_type for step in deciding if isinstance(step, Selection))
-    return same if never_raise(deciding, next(selections, given.record_type)) else None
+    before = next((step.record_type for step in known if isinstance(step, Selection)), given.record_type)
+    return same if never_raise(known[: len(deciding)], before) else None
 
 
 def _key_function(

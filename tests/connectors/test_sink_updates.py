@@ -82,7 +82,9 @@ def stored(kind: Any) -> BatchRecords[Any]:
 def test_columns_of_a_former_type_are_decoded(change: str) -> None:
     kind = changed(change)
     found = stored(kind)
-    assert [value for value, _ in found] == codec_for(kind, "sink").decode_all(found.parts[0][:])
+    [records] = found.parts
+    assert isinstance(records, RecordColumns)
+    assert [value for value, _ in found] == codec_for(kind, "sink").decode_all(records[:])
     assert found.table(row_columns(kind)).to_pylist() == row_columns(kind).table([one for one, _ in found]).to_pylist()
 
 

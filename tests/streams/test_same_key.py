@@ -22,6 +22,10 @@ class Page(msgspec.Struct):
     page: int
 
 
+class Double(msgspec.Struct):
+    double: int
+
+
 EVENTS = [Event(User("a"), 1), Event(None, 2), Event(User("b"), 3)]
 Build = Callable[[mw.Stream[Event]], mw.Stream[Any]]
 
@@ -81,6 +85,8 @@ def test_a_dropped_record_goes_where_it_would_with_many_shards(build: Build) -> 
         (lambda events: events, "0"),
         (lambda events: events.filter(mw.col("page") > 1), "0"),
         (lambda events: events.filter(mw.col("page") > 1).select(Page, page=mw.col("page") + 1), "0"),
+        (lambda events: events.filter(mw.col("page") > 1).select(Double, double=mw.col("page") * 2), "0"),
+        (lambda events: events.select(Double, double=mw.col("page") * 2).filter(mw.col("double") > 1), "0"),
         (lambda events: events.map(page_of, int), "0"),
         (lambda events: events.filter(known), None),
         (lambda events: events.filter(mw.col("page") > 1).map(page_of, int), None),
@@ -117,12 +123,19 @@ class Stock(msgspec.Struct):
     left: int | None = None
 
 
+class Left(msgspec.Struct):
+    sold: int
+    left: int
+
+
 @pytest.mark.paper(section="4.2")
 @pytest.mark.parametrize("fails", [mw.col("left") > 1, mw.col("sold") / mw.col("sold") > 0, lambda one: one.left > 1])
-def test_a_filter_that_raises_fails_at_the_sender_alone(fails: Any) -> None:
+@pytest.mark.parametrize("select", [False, True])
+def test_a_filter_that_raises_fails_at_the_sender_alone(fails: Any, select: bool) -> None:
     """At the sink it would block all others: a sink leaves none out."""
     store, topology = Store(), mw.Topology("shop")
-    topology.source("stock", Stock).filter(fails).to("table", Table(store))
+    passing = topology.source("stock", Stock).filter(fails)
+    (passing.select(Left) if select else passing).to("table", Table(store))
     key = topology.plan().computations["table-batches"].inputs["stock"].to_proto(Stock)
     assert not key.HasField("same_key")
     with running(topology) as harness:

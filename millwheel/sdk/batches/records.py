@@ -195,7 +195,8 @@ class RecordBatch(Generic[In_co]):
             ValueDecodeError: A value does not decode as the stream's type.
             ValueEncodeError: The encoding of a value that steps have made does not decode.
         """
-        values, same = self.values, self._form.same_encoding  # it raises for one that does not decode
+        values = self.values  # it raises for one that does not decode
+        same = self._form.same_encoding
         if same and codec.repeatable and not isinstance(self._rows.delivered, RecordColumns):
             return self._encoded()
         return list(map(codec.encode, values)) if same else codec.verify_all(values)
