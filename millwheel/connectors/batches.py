@@ -13,7 +13,6 @@ import msgspec
 
 from millwheel.connectors.contents import SomeRecords
 from millwheel.rpc.columns import RecordColumns
-from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.sdk.codecs import ValueCodec
 
 __all__ = ["Collected", "EncodedBatch", "EncodedTable"]
@@ -24,8 +23,8 @@ K = TypeVar("K")
 class EncodedTable(msgspec.Struct, frozen=True):
     """Records that are columns.
 
-    ``before``: how many of the records that are values come before them. ``columns``: a message RecordColumns of
-    delivery.proto.
+    ``before``: how many of the records that are values come before them. It may be that of the table before, too.
+    ``count``: the number of rows. ``columns``: a message RecordColumns of delivery.proto.
     """
 
     before: int
@@ -38,8 +37,8 @@ class EncodedTable(msgspec.Struct, frozen=True):
         return cls(before, len(records), records.to_wire().SerializeToString())
 
     def records(self) -> RecordColumns:
-        """The columns, which are completely validated."""
-        return RecordColumns.from_wire(wire.RecordColumns.FromString(self.columns))
+        """The columns, which are completely validated. ValueError or NotInstalledError: see there."""
+        return RecordColumns.from_stored(self.columns)
 
 
 class EncodedBatch(msgspec.Struct, Generic[K], frozen=True, omit_defaults=True):

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from millwheel.connectors.batches import Collected, EncodedTable
 from millwheel.rpc.column_keys import text_types
-from millwheel.rpc.columns import NAMES_BYTES, SCHEMA_BYTES, RecordColumns, names_bytes
+from millwheel.rpc.columns import RecordColumns
 
 __all__ = ["RECORD_BYTES", "ShardRecords", "ShardTable", "ShardValues"]
 
@@ -94,13 +94,12 @@ class ShardTable(ShardRecords):
 
     @property
     def stays(self) -> bool:
-        """Whether it is stored as columns. Few records go as values, and those that could not be read as columns.
+        """Whether it is stored as columns. Few records go as values, and those that no reader would take as columns.
 
         Invariant (G13): schemas take at most a quarter of a batch, beside those of its first and of its last table.
         """
-        schema = self._records.batch.schema
-        size, names = int(schema.serialize().size), len(self) * names_bytes(schema.names)
-        return size <= SCHEMA_BYTES and names <= NAMES_BYTES and self.size(0, len(self)) >= _SCHEMAS * size
+        size = int(self._records.batch.schema.serialize().size)
+        return self.size(0, len(self)) >= _SCHEMAS * size and not self._records.why_unreadable
 
     def values(self) -> list[bytes]:
         """The records as encoded values."""

@@ -16,7 +16,9 @@ from itertools import accumulate
 from typing import Any, Final, overload
 
 import msgspec
+from google.protobuf.message import DecodeError
 
+from millwheel.errors import NotInstalledError
 from millwheel.model.limits import MAX_KEY_BYTES
 from millwheel.rpc.column_keys import ColumnKeys, KeySource, is_key_type, longest_in, numpy_here, text_types
 from millwheel.rpc.nullable_column import NullableColumn, items_at, truths_of, validity_of
@@ -51,6 +53,10 @@ _ROW_BYTES: Final = 16
 """More than a map and one of its values have beside name and content in MessagePack."""
 
 _OFFSET_BYTES: Final = 4
+_MISSING: Final = (
+    "records are stored as columns, and pyarrow is not here: install openmillwheel[arrow] on all workers, and start "
+    "this one again"
+)
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 
@@ -177,6 +183,12 @@ class RecordColumns(Sequence[bytes]):
         batch = self.batch
         return frozenset(name for name, one in zip(batch.schema.names, batch.columns, strict=True) if one.null_count)
 
+    @property
+    def why_unreadable(self) -> str:
+        """Why no reader takes the message of these columns. Empty: each one does."""
+        schema = self.batch.schema
+        return _why_no_schema(schema, int(schema.serialize().size)) or _why_long_names(schema, len(self))
+
     def column(self, name: str, rows: Any) -> Any:
         """A column of numbers or truth values, as NumPy has it, or of texts, as Arrow has it. It must not be changed.
 
@@ -276,9 +288,25 @@ class RecordColumns(Sequence[bytes]):
             raise ValueError(f"column {field.name!r}: {error}") from error
         if next(rest, None) is not None:
             raise ValueError("the columns have more buffers than their schema needs")
-        if (names := len(times) * names_bytes(schema.names)) > NAMES_BYTES:
-            raise ValueError(f"names of columns with {names:,} bytes in all records; the limit is {NAMES_BYTES:,}")
+        if why := _why_long_names(schema, len(times)):
+            raise ValueError(why)
         return cls(pa.RecordBatch.from_arrays(columns, schema=schema), times, message.key or message.same_key)
+
+    @classmethod
+    def from_stored(cls, content: bytes) -> RecordColumns:
+        """The columns of an encoded message that was stored.
+
+        Raises:
+            ValueError: The message is malformed.
+            NotInstalledError: pyarrow is missing.
+        """
+        if not has_columns():
+            raise NotInstalledError(_MISSING)
+        try:
+            message = wire.RecordColumns.FromString(content)
+        except DecodeError as error:
+            raise ValueError(f"no columns of records: {error}") from error
+        return cls.from_wire(message)
 
 
 def joined(tables: Sequence[RecordColumns], timestamps: array[int]) -> RecordColumns:
@@ -302,17 +330,37 @@ def _schema(encoded: bytes) -> Any:
     """The schema of a message. A sender has few, so they are kept."""
     import pyarrow as pa
 
-    if len(encoded) > SCHEMA_BYTES:
-        raise ValueError(f"a schema of {len(encoded):,} bytes; the limit is {SCHEMA_BYTES:,}")
+    if why := _why_large(len(encoded)):
+        raise ValueError(why)
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(encoded))
     except (pa.ArrowException, OSError, EOFError) as error:
         raise ValueError(f"no schema of columns: {error}") from error
-    if not len(schema) or len(set(schema.names)) < len(schema):
-        raise ValueError(f"columns need names of their own, and there is at least one: {schema.names}")
-    if others := [field for field in schema if field.type not in plain_types()]:
-        raise ValueError(f"column {others[0].name!r} is of type {others[0].type}: a delivery has no such columns")
+    if why := _why_no_schema(schema, len(encoded)):
+        raise ValueError(why)
     return schema.remove_metadata()
+
+
+def _why_no_schema(schema: Any, size: int) -> str:
+    """Why no delivery has such columns. ``size``: that of the encoded schema. Empty: it may have them."""
+    if why := _why_large(size):
+        return why
+    if not len(schema) or len(set(schema.names)) < len(schema):
+        return f"columns need names of their own, and there is at least one: {schema.names}"
+    if others := [field for field in schema if field.type not in plain_types()]:
+        return f"column {others[0].name!r} is of type {others[0].type}: a delivery has no such columns"
+    return ""
+
+
+def _why_large(size: int) -> str:
+    return f"a schema of {size:,} bytes; the limit is {SCHEMA_BYTES:,}" if size > SCHEMA_BYTES else ""
+
+
+def _why_long_names(schema: Any, count: int) -> str:
+    """Why the names of the columns are too long for so many records. Empty: they are not."""
+    if (names := count * names_bytes(schema.names)) <= NAMES_BYTES:
+        return ""
+    return f"names of columns with {names:,} bytes in all records; the limit is {NAMES_BYTES:,}"
 
 
 def _nulls_of(message: wire.RecordColumns, schema: Any) -> frozenset[int]:

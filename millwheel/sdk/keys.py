@@ -96,6 +96,11 @@ class KeyExtractor:
         return everything(None) if self.function is everything else None
 
     @property
+    def _rows_by_function(self) -> bool:
+        """Whether that key is for senders of columns alone: the function gives others to records that steps drop."""
+        return False
+
+    @property
     def needs_copy(self) -> bool:
         """Whether the function may change the value that it gets. MillWheel's own functions change nothing."""
         if self.function is None or (getattr(self.function, "__module__", None) or "").partition(".")[0] == "millwheel":
@@ -122,7 +127,7 @@ class KeyExtractor:
             return topology_pb2.KeySpec(fields=wire)
         spec = topology_pb2.KeySpec(function=self._code_name(record_type), code=self._code_digest())
         if (same := self._for_all) is not None:
-            spec.same_key = same
+            spec.same_key, spec.rows_by_function = same, self._rows_by_function
         return spec
 
     def _code_digest(self) -> str:

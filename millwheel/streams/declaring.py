@@ -22,7 +22,9 @@ from millwheel.sdk.options import (
     retry,
 )
 from millwheel.sdk.plan import is_known
+from millwheel.sdk.selections import Selection
 from millwheel.sdk.spreading import copier, spreader
+from millwheel.sdk.sure_steps import never_raise
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.sdk.typeinfo import type_name
 from millwheel.streams.checked import refuse_unknown
@@ -226,8 +228,8 @@ def _plain(stream: str, readings: Sequence[Reading]) -> bool:
 def _key_of(topology: TopologyGraph, stream: str, read: Sequence[tuple[Input, Branch]]) -> KeyExtractor:
     """The key of a stream's records, from their values. No record has two keys, as ``_problem`` says.
 
-    A value that all branches drop has no key. It is spread, and dropped again where it is read. But where all others
-    have one key and expressions alone drop it, it has that key, too.
+    A value that all branches drop has no key. It is spread, and dropped again where it is read. Senders of columns run
+    no steps: where all others have one key, it has that key there, if no step could raise.
     """
     if _keyed_as_they_are(read):
         return read[0][0].extractor
@@ -237,20 +239,31 @@ def _key_of(topology: TopologyGraph, stream: str, read: Sequence[tuple[Input, Br
             return extractor
     keyed = [(one, branch) for one, branch in read if not expands(branch.steps)]
     derivation = derivation_of([(branch, one.extractor, one.record_type) for one, branch in keyed])
-    if len(read) == 1 and (same := _key_for_all(*read[0])) is not None:
+    same = _key_for_all(*read[0]) if len(read) == 1 else None
+    if same is not None and not until_last_filter(read[0][1].steps):
         return DerivedKeyExtractor(function=read[0][0].extractor.function, derivation=derivation, same=same)
     copy = copier(topology, stream)
     function = spreader(topology, stream, _SHARDS)
     for one, branch in reversed(keyed):
         function = _key_function(one.extractor, branch.steps, copy, function)
-    return DerivedKeyExtractor(function=function, derivation=derivation)
+    return DerivedKeyExtractor(function=function, derivation=derivation, same=same, drops=True)
 
 
 def _key_for_all(given: Input, branch: Branch) -> str | None:
-    """The key of all records of a branch, if nothing is read from any of them. Else None."""
-    steps = branch.steps
-    nothing_drops = not expands(steps) and not until_last_filter(steps)
-    return given.extractor._for_all if nothing_drops or known_steps(steps) is not None else None
+    """The key that all records of a branch may have, if nothing is read from any of them. Else None.
+
+    *Invariant: each record whose steps raise fails at its sender, alone.* At the reader it would block all others.
+    """
+    same, steps = given.extractor._for_all, branch.steps
+    if same is None or expands(steps):
+        return None
+    deciding, known = until_last_filter(steps), known_steps(steps)
+    if not deciding:
+        return same
+    if known is None:
+        return None
+    before = next((step.record_type for step in known if isinstance(step, Selection)), given.record_type)
+    return same if never_raise(known[: len(deciding)], before) else None
 
 
 def _key_function(

@@ -50,12 +50,19 @@ class DerivedKeyExtractor(KeyExtractor):
     changes: bool = field(default=False, compare=False)
     """Whether the function may change its argument."""
     same: str | None = field(default=None, compare=False)
-    """The key of all records, if they have one key. Then none of the steps has to make a value for it."""
+    """The key that all records may have. Then none of the steps has to make a value for it."""
+    drops: bool = field(default=False, compare=False)
+    """Whether the function gives other keys to records that the steps drop."""
 
     @property
     def _for_all(self) -> str | None:
         """See KeyExtractor."""
         return self.same
+
+    @property
+    def _rows_by_function(self) -> bool:
+        """See KeyExtractor."""
+        return self.same is not None and self.drops
 
     @property
     def needs_copy(self) -> bool:

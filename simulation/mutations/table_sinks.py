@@ -11,12 +11,16 @@ from millwheel.connectors.contents import BatchRecords
 from millwheel.connectors.files import table_parts
 from millwheel.connectors.tables import RowColumns
 from millwheel.sdk.batches import column_records
+from millwheel.sdk.batches.records import RecordBatch
+from millwheel.streams import declaring
 from millwheel.worker.interval.hooks.batch_running import BatchRunner
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
 
 _TESTS: Final = "tests/connectors/test_sink_tables.py::test_"
+_UPDATES: Final = "tests/connectors/test_sink_updates.py::test_"
+_KEYS: Final = "tests/streams/test_same_key.py::test_"
 _FEW: Final = "no simulated injector sends tables to a sink: a test shows it by itself, in seconds"
 
 rewriting(
@@ -48,7 +52,7 @@ rewriting(
     "G13",
     "columns are stored where a reader of them takes them, and their schema is small beside them",
     ShardTable,
-    "return size <= SCHEMA_BYTES and names <= NAMES_BYTES and self.size(0, len(self)) >= _SCHEMAS * size",
+    "return self.size(0, len(self)) >= _SCHEMAS * size and not self._records.why_unreadable",
     "return True",
     seeds=0,
     test=_TESTS + "few_records_and_long_names_go_as_values",
@@ -108,8 +112,8 @@ rewriting(
     "G1",
     "a table of a batch has the records that came as values, too",
     BatchRecords,
-    "for part in self.parts]).combine_chunks()",
-    "for part in self.parts if isinstance(part, RecordColumns)]).combine_chunks()",
+    "concat_tables([self._table(number, columns) for number in range(len(self.parts))])",
+    "concat_tables([self._table(at, columns) for at, one in enumerate(self.parts) if isinstance(one, RecordColumns)])",
     seeds=0,
     test=_TESTS + "values_and_tables_keep_their_order_in_a_batch",
     why=_FEW,
@@ -136,5 +140,65 @@ rewriting(
     "0",
     seeds=0,
     test="tests/injectors/test_dividing.py::test_records_of_one_key_go_to_its_interval",
+    why=_FEW,
+)
+
+rewriting(
+    "columns-of-a-former-type",
+    "G1",
+    "stored columns are read as such only if they are exactly the fields of the present type",
+    BatchRecords,
+    "return fields is not None and fields.are_in(part)",
+    "return True",
+    seeds=0,
+    test=_UPDATES + "columns_of_a_former_type_are_decoded",
+    why=_FEW,
+)
+
+rewriting(
+    "none-taken-over-as-it-is",
+    "G1",
+    "a column that a selection takes over has nulls only where its field may be None",
+    column_records,
+    "return PassedColumns(found, made) if fields.are_in(made) else None",
+    "return PassedColumns(found, made)",
+    seeds=0,
+    test=_UPDATES + "none_that_select_takes_over_fails_before_its_batch",
+    why=_FEW,
+)
+
+rewriting(
+    "made-values-unverified",
+    "G1",
+    "a value that steps make is in a batch only if its encoding decodes",
+    RecordBatch,
+    "if same else codec.verify_all(values)",
+    "if True else []",
+    seeds=0,
+    test=_UPDATES + "none_that_select_takes_over_fails_before_its_batch",
+    why=_FEW,
+)
+
+rewriting(
+    "raising-filters-at-the-sink",
+    "G1",
+    "a filter that may raise runs where a record is sent, and fails for that record alone",
+    declaring,
+    "return same if never_raise(known[: len(deciding)], before) else None",
+    "return same",
+    seeds=0,
+    test=_KEYS + "a_filter_that_raises_fails_at_the_sender_alone",
+    why=_FEW,
+)
+
+rewriting(
+    "dropped-records-in-one-interval",
+    "G1",
+    "the key of columns is for single records only where no step drops any",
+    declaring,
+    "if same is not None and not until_last_filter(read[0][1].steps):",
+    "if same is not None:",
+    seeds=0,
+    test=_KEYS + "single_records_that_expressions_drop_are_spread",
     why=_FEW,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partialmethod
 from typing import Any
 
 import msgspec
@@ -57,21 +58,20 @@ class Kept(Sink[Any], SinkWriter[Any]):
         self.tables.append(batch.to_arrow(self.kind))
 
 
-def as_table(receiver: IntervalReceiver, delivery: Delivery) -> Any:
-    """Deliver trades as columns, as an injector sends tables to a sink with one shard."""
+def as_table(receiver: IntervalReceiver, delivery: Delivery, *, one_key: bool) -> Any:
+    """Deliver trades as columns. ``one_key``: as an injector sends tables to a sink with one shard."""
     if isinstance(delivery.values, list) and delivery.stream.endswith("trades"):
         rows = [msgspec.msgpack.decode(value) for value in delivery.values]
         records = RecordColumns(pa.RecordBatch.from_pylist(rows, COLUMNS), array("q", delivery.timestamps), b"0")
-        same = set(delivery.keys) == {b"0"}  # shards of the same interval may come together
-        keys = records.keys() if same else delivery.keys
+        keys = records.keys() if one_key else delivery.keys
         delivery.keys, delivery.values, delivery.timestamps = keys, records, records.timestamps
     return deliver(receiver, delivery)
 
 
 @contextmanager
-def by_tables(really: bool = True) -> Iterator[None]:
-    """Whether trades come as tables."""
+def by_tables(really: bool = True, *, one_key: bool = True) -> Iterator[None]:
+    """Whether trades come as tables. ``one_key``: to a sink with one shard."""
     with pytest.MonkeyPatch.context() as patches:
         if really:
-            patches.setattr(IntervalReceiver, "deliver", as_table)
+            patches.setattr(IntervalReceiver, "deliver", partialmethod(as_table, one_key=one_key))
         yield

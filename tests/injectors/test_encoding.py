@@ -62,3 +62,23 @@ def test_a_key_that_became_a_function_is_a_workers_to_extract() -> None:
     encoder = RecordEncoder("visits", topology(mw.key("page")))
     assert encoder.keys_locally(routed("page"))
     assert not encoder.keys_locally(routed(function="site:by_user"))
+
+
+@pytest.mark.guarantee("G1", section="4.2")
+def test_single_records_get_the_key_of_columns_by_no_step() -> None:
+    """Where steps drop records, only the function says which ones have that key."""
+    known, unknown = RecordEncoder("visits", topology(mw.key(lambda visit: visit.page))), RecordEncoder("visits")
+    for rows_by_function in (False, True):
+        consumer = ConsumerRouting(
+            IncarnationId("count.1"),
+            [Route(ALL_KEYS, "count.1.j2", "")],
+            topology="site",
+            computation="count",
+            function="site:by_page",
+            same=b"0",
+            rows_by_function=rows_by_function,
+        )
+        assert consumer.same == b"0"
+        assert keys(known, consumer) == [b"home" if rows_by_function else b"0"]
+        assert unknown.keys_locally(consumer) is not rows_by_function
+        assert known.extractor(consumer, Visit)(Visit("home", "ann")) == keys(known, consumer)[0]

@@ -22,6 +22,10 @@ class Page(msgspec.Struct):
     page: int
 
 
+class Double(msgspec.Struct):
+    double: int
+
+
 EVENTS = [Event(User("a"), 1), Event(None, 2), Event(User("b"), 3)]
 Build = Callable[[mw.Stream[Event]], mw.Stream[Any]]
 
@@ -81,6 +85,8 @@ def test_a_dropped_record_goes_where_it_would_with_many_shards(build: Build) -> 
         (lambda events: events, "0"),
         (lambda events: events.filter(mw.col("page") > 1), "0"),
         (lambda events: events.filter(mw.col("page") > 1).select(Page, page=mw.col("page") + 1), "0"),
+        (lambda events: events.filter(mw.col("page") > 1).select(Double, double=mw.col("page") * 2), "0"),
+        (lambda events: events.select(Double, double=mw.col("page") * 2).filter(mw.col("double") > 1), "0"),
         (lambda events: events.map(page_of, int), "0"),
         (lambda events: events.filter(known), None),
         (lambda events: events.filter(mw.col("page") > 1).map(page_of, int), None),
@@ -93,8 +99,53 @@ def test_one_key_is_declared_where_no_code_is_run(build: Build, same: str | None
     key = topology.plan().computations["table-batches"].inputs["events"].to_proto(Event)
     assert (key.same_key if key.HasField("same_key") else None) == same
     extract = key_function(build, 1)
-    if same is not None:
+    if same is not None and not key.rows_by_function:
         assert {extract(event) for event in EVENTS} == {same.encode()}
+
+
+@pytest.mark.guarantee("G1", section="4.2")
+@pytest.mark.parametrize("dear", [mw.col("page") > 90, mw.col("page") * 1.5 > 90])
+def test_single_records_that_expressions_drop_are_spread(dear: Any) -> None:
+    """The key that tables have is for what passes, and the sender of a record sees what passes."""
+    topology = mw.Topology("site")
+    topology.source("events", Event).filter(dear).to("table", Table(Store()))
+    key = topology.plan().computations["table-batches"].inputs["events"].to_proto(Event)
+    assert (key.same_key, key.rows_by_function) == ("0", True)
+    [(_, extract)] = consumers_of(topology, "events")
+    events = [Event(User(str(number)), number) for number in range(99)]
+    keys = [extract(event) for event in events]
+    assert {key for key, event in zip(keys, events, strict=True) if dear(event)} == {b"0"}
+    assert len(set(keys)) > 50
+
+
+class Stock(msgspec.Struct):
+    sold: int
+    left: int | None = None
+
+
+class Left(msgspec.Struct):
+    sold: int
+    left: int
+
+
+@pytest.mark.paper(section="4.2")
+@pytest.mark.parametrize("fails", [mw.col("left") > 1, mw.col("sold") / mw.col("sold") > 0, lambda one: one.left > 1])
+@pytest.mark.parametrize("select", [False, True])
+def test_a_filter_that_raises_fails_at_the_sender_alone(fails: Any, select: bool) -> None:
+    """At the sink it would block all others: a sink leaves none out."""
+    store, topology = Store(), mw.Topology("shop")
+    passing = topology.source("stock", Stock).filter(fails)
+    (passing.select(Left) if select else passing).to("table", Table(store))
+    key = topology.plan().computations["table-batches"].inputs["stock"].to_proto(Stock)
+    assert not key.HasField("same_key")
+    with running(topology) as harness:
+        for sold in range(3, 9):
+            if sold == 5:
+                with pytest.raises(mw.KeyExtractionError):
+                    harness.send("stock", Stock(0), at(1))
+            harness.send("stock", Stock(sold, sold), at(1))
+        harness.advance_clock(mw.seconds(60))
+    assert [one.sold for one in store.values()] == [3, 4, 5, 6, 7, 8]
 
 
 def test_the_key_of_everything_is_declared() -> None:

@@ -142,8 +142,8 @@ class RecordEncoder:
             WrongIdOrKeyError: A given key is none.
             UsageError: The given keys do not fit the records.
         """
-        if consumer.same is not None:
-            return [consumer.same] * len(encoded)
+        if (same := consumer.same_of_rows) is not None:
+            return [same] * len(encoded)
         column = self._column(consumer, given)
         if column is not None:
             return self._check_keys(consumer, column, len(encoded))
@@ -162,14 +162,14 @@ class RecordEncoder:
         Raises:
             KeyExtractionError: Only the consumer's code, which is not here, knows the key.
         """
-        if (same := consumer.same) is not None:
+        if (same := consumer.same_of_rows) is not None:
             return lambda value: same
         return self._own_extractor(consumer) or self._extractor(consumer, kind)
 
     def keys_locally(self, consumer: ConsumerRouting) -> bool:
         """Whether keys for ``consumer`` are known here: there is one, or by its fields, or by the topology object."""
         known = self._own_extractor(consumer) is not None
-        return consumer.same is not None or known or not consumer.function or bool(consumer.fields)
+        return consumer.same_of_rows is not None or known or not consumer.function or bool(consumer.fields)
 
     def has_column(self, consumer: ConsumerRouting, given: GivenKeys | None) -> bool:
         """Whether ``given`` has keys for ``consumer``."""

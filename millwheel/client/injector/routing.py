@@ -30,7 +30,18 @@ class Route:
 class ConsumerRouting:
     """One consumer, its key extractor, and the intervals that cover all its keys."""
 
-    __slots__ = ("computation", "fields", "function", "incarnation", "log", "routes", "same", "starts", "topology")
+    __slots__ = (
+        "computation",
+        "fields",
+        "function",
+        "incarnation",
+        "log",
+        "routes",
+        "same",
+        "same_of_rows",
+        "starts",
+        "topology",
+    )
 
     def __init__(
         self,
@@ -43,6 +54,7 @@ class ConsumerRouting:
         function: str = "",
         log: bool = False,
         same: bytes | None = None,
+        rows_by_function: bool = False,
     ) -> None:
         """Raises ValueError unless ``routes`` cover every key exactly once (G11)."""
         self.incarnation = incarnation
@@ -52,7 +64,9 @@ class ConsumerRouting:
         self.function = function
         self.log = log
         self.same = b"" if log else same
-        """The key of all records. None: they have several. A log has the empty key only."""
+        """The key of all records in columns. None: they have several. A log has the empty key only."""
+        self.same_of_rows = None if rows_by_function else self.same
+        """The key of all records that are sent one by one. None: they have several, or what steps drop has others."""
         self.routes = sorted(routes, key=lambda route: route.keys.start)
         reached: bytes | None = b""
         for route in self.routes:

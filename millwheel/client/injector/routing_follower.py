@@ -202,4 +202,5 @@ def _consumer(message: control_pb2.ConsumerRoute) -> ConsumerRouting:
         function=message.key.function,
         log=message.log,
         same=message.key.same_key.encode() if message.key.HasField("same_key") else None,
+        rows_by_function=message.key.rows_by_function,
     )

@@ -13,6 +13,7 @@ from millwheel.connectors.files.layout import TIMES, Layout, time_folder, value_
 from millwheel.model.time import Timestamp
 from millwheel.rpc.column_keys import numpy_here
 from millwheel.rpc.columns import plain_types
+from millwheel.sdk.exact_types import behind, unless_none
 from millwheel.sdk.typeinfo import Field, field_of
 
 if TYPE_CHECKING:
@@ -45,8 +46,9 @@ def table_parts(layout: Layout, table: Any, times: array[int], record_type: Any)
     if layout.by is not None:
         field = field_of(record_type, layout.by)
         at = table.schema.get_field_index(field.wire_name) if isinstance(field, Field) else -1
-        if at < 0 or table.schema.field(at).type not in plain_types():
-            return None
+        kind = None if at < 0 else plain_types().get(table.schema.field(at).type)
+        if kind is None or not isinstance(field, Field) or behind(unless_none(field.type) or field.type) is not kind:
+            return None  # the record's value is another one than that of the column, such as 5 for 5.0
         folders, values = _by_value(layout.by, table.column(at))
         names = [before + folder for before in names for folder in folders]
         numbers = numbers * len(folders) + values

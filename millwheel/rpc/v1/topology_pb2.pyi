@@ -585,6 +585,7 @@ class KeySpec(_message.Message):
     FUNCTION_FIELD_NUMBER: _builtins.int
     CODE_FIELD_NUMBER: _builtins.int
     SAME_KEY_FIELD_NUMBER: _builtins.int
+    ROWS_BY_FUNCTION_FIELD_NUMBER: _builtins.int
     function: _builtins.str
     """Set instead of fields if user code extracts the key: "module:qualified name", for error messages and updates."""
     code: _builtins.str
@@ -592,7 +593,13 @@ class KeySpec(_message.Message):
     both versions have one, from the same kind of Python.
     """
     same_key: _builtins.str
-    """Set with function, if all records have this key. Then no code is needed for it."""
+    """Set with function, if all records may have this key, and no step before it raises for a record. A sender of columns needs
+    no code for it.
+    """
+    rows_by_function: _builtins.bool
+    """Set with same_key, if steps before it drop records. Senders of single records get keys by the function, which spreads what
+    the steps drop over the intervals. Where steps drop nothing, these senders need no code either.
+    """
     @_builtins.property
     def fields(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Dotted field paths. Several paths make a compound key."""
@@ -604,10 +611,11 @@ class KeySpec(_message.Message):
         function: _builtins.str = ...,
         code: _builtins.str = ...,
         same_key: _builtins.str | None = ...,
+        rows_by_function: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_same_key", b"_same_key", "same_key", b"same_key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_same_key", b"_same_key", "code", b"code", "fields", b"fields", "function", b"function", "same_key", b"same_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_same_key", b"_same_key", "code", b"code", "fields", b"fields", "function", b"function", "rows_by_function", b"rows_by_function", "same_key", b"same_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__same_key: _TypeAlias = _typing.Literal["same_key"]  # noqa: Y015
     _WhichOneofArgType__same_key: _TypeAlias = _typing.Literal["_same_key", b"_same_key"]  # noqa: Y015

@@ -15,7 +15,7 @@ import msgspec
 from millwheel.rpc.column_keys import numpy_here
 from millwheel.rpc.columns import RecordColumns
 from millwheel.rpc.nullable_column import NullableColumn
-from millwheel.sdk.column_fields import column_fields
+from millwheel.sdk.column_fields import ColumnFields, column_fields
 from millwheel.sdk.column_reading import ColumnReading, ColumnRows
 from millwheel.sdk.columns import NotFoldedError
 from millwheel.sdk.exact_types import behind, unless_none
@@ -25,10 +25,20 @@ __all__ = ["PassedColumns", "WholeFields", "passed_columns", "records_at", "whol
 
 
 class WholeFields(NamedTuple):
-    """All fields of a type. ``names``: in encoded values. ``wanted``: as Python has them, each with its type."""
+    """All fields of a type. ``names``: in encoded values. ``wanted``: as Python has them, each with its type.
+
+    ``columns``: where they are in columns.
+    """
 
     names: list[str]
     wanted: list[tuple[str, type]]
+    columns: ColumnFields
+
+    def are_in(self, records: RecordColumns) -> bool:
+        """Whether the columns are exactly these fields, in their order, and each row decodes as the type."""
+        if records.batch.schema.names != self.names:
+            return False
+        return self.columns.columns_of(self.wanted, records.kinds(), records.with_nulls()) is not None
 
 
 class PassedColumns(NamedTuple):
@@ -40,13 +50,12 @@ class PassedColumns(NamedTuple):
 
 @cached_by_type
 def whole_fields(record_type: Any) -> WholeFields | None:
-    """The fields of a type whose encodings have all of them, in their order. None: they may leave one out."""
-    struct = get_origin(record_type) or record_type
-    if column_fields(record_type) is None or struct.__struct_config__.omit_defaults:
+    """The fields of a type whose encodings have all of them, in their order. None: they may have less, or nothing."""
+    struct, columns = get_origin(record_type) or record_type, column_fields(record_type)
+    if columns is None or struct.__struct_config__.omit_defaults or not (fields := msgspec.structs.fields(record_type)):
         return None
-    fields = msgspec.structs.fields(record_type)
     wanted: list[Any] = [(one.name, behind(unless_none(one.type) or one.type)) for one in fields]
-    return WholeFields([one.encode_name for one in fields], wanted)
+    return WholeFields([one.encode_name for one in fields], wanted, columns)
 
 
 def records_at(records: RecordColumns, names: Sequence[str], indexes: Sequence[int]) -> RecordColumns:
@@ -89,7 +98,7 @@ def passed_columns(
 def _with(
     passed: ColumnRows, fields: WholeFields, names: dict[str, str], records: RecordColumns, found: list[int]
 ) -> PassedColumns | None:
-    """The columns of the values that are made of the records ``found``."""
+    """The columns of the values that are made of the records ``found``. None: one of these does not decode, perhaps."""
     import pyarrow as pa
 
     sources = [passed.source(name) for name, _ in fields.wanted]
@@ -98,7 +107,8 @@ def _with(
     taken = list(dict.fromkeys(names[one] for one in sources if isinstance(one, str)))
     own = records_at(records, taken, found)
     columns = [own.batch.column(names[one]) if isinstance(one, str) else pa.array(one) for one in sources]
-    return PassedColumns(found, RecordColumns(pa.record_batch(columns, names=fields.names), own.timestamps, ""))
+    made = RecordColumns(pa.record_batch(columns, names=fields.names), own.timestamps, "")
+    return PassedColumns(found, made) if fields.are_in(made) else None
 
 
 def _column_of(numbers: Sequence[int]) -> Any:

@@ -193,11 +193,13 @@ class RecordBatch(Generic[In_co]):
 
         Raises:
             ValueDecodeError: A value does not decode as the stream's type.
+            ValueEncodeError: The encoding of a value that steps have made does not decode.
         """
         values = self.values  # it raises for one that does not decode
-        if self._form.same_encoding and codec.repeatable and not isinstance(self._rows.delivered, RecordColumns):
+        same = self._form.same_encoding
+        if same and codec.repeatable and not isinstance(self._rows.delivered, RecordColumns):
             return self._encoded()
-        return list(map(codec.encode, values))
+        return list(map(codec.encode, values)) if same else codec.verify_all(values)
 
     def _rows_by_key(self) -> Iterator[tuple[Sequence[int], list[int]]]:
         """The rows of each key with their times, in the order of the keys' first records."""
