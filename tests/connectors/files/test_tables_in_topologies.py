@@ -1,4 +1,4 @@
-"""From files of Parquet to windows and files: by columns and row by row, with the same outcome (5.2, 6.1; G1, G7, G12)."""
+"""From Parquet files to windows and sinks: by columns and row by row, with the same outcome (5.2, 6.1; G1, G7, G12)."""
 
 from __future__ import annotations
 
