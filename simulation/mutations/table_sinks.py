@@ -36,7 +36,7 @@ rewriting(
     "tables-by-small-calls",
     "G8",
     "rows of a table go to a sink whole, also behind a filter",
-    Runner._room,
+    Runner,
     "< inf and not unmeasured",
     "< inf",
     seeds=0,

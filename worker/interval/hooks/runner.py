@@ -173,7 +173,7 @@ class Runner:
         """The input streams of which a call gets many records."""
         self.call_time = CallTime((BatchComputation if batches is None else batches.computation).call_seconds)
         self._takes_columns = batches is not None and batches.computation._takes_columns
-        """Whether a call for records that are columns takes about a microsecond for each, and needs no limit by time."""
+        """Whether a call for records that are columns takes about a microsecond for each: it needs no limit by time."""
         self.trial = CallTrial()
         self._out_of_time_at = inf
         """When this step runs no more records by many. At least one call comes before."""
