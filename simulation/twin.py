@@ -151,9 +151,16 @@ def plain_entry(blob: bytes, commit: int, part: Callable[[PartId], bytes]) -> In
         records = RecordColumns.from_wire(delivery_pb2.RecordColumns.FromString(table.columns))
         for at, (value, stamp) in enumerate(zip(records, records.timestamps, strict=True)):
             row = records.batch.slice(at, 1).to_pylist()[0]
-            own = tuple((name, str(row[key]).encode() if key else b"") for name, key in table.targets)
+            own = tuple((name, _key_in(row, key)) for name, key in table.targets)
             rows.append((table.position + at, table.producer, table.stream, value, stamp, own, b""))
     return replace(entry, productions=rows + entry.productions, runs=[], tables=[])
+
+
+def _key_in(row: Mapping[str, Any], key: str | tuple[bytes]) -> bytes:
+    """The key of a row: in a column, or one for all rows. An empty name is the empty key."""
+    if isinstance(key, tuple):
+        return key[0]
+    return str(row[key]).encode() if key else b""
 
 
 def _spread(column: list[Any]) -> list[Any]:

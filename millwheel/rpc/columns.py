@@ -149,15 +149,19 @@ class RecordColumns(Sequence[bytes]):
         own = pa.RecordBatch.from_arrays([exact(column) for column in some.columns], schema=some.schema)
         return RecordColumns(own, self.timestamps[first:end], self.key)
 
-    def has_keys(self, name: str, most: int = MAX_KEY_BYTES) -> bool:
-        """Whether there is such a column with a key for each record: texts or integers. ``most``: bytes of a key."""
+    def has_keys(self, key: KeySource) -> bool:
+        """Whether each record has a key there: a text or an integer in a column, or the one key of all records."""
+        if not key or isinstance(key, bytes):
+            return True
         import pyarrow as pa
 
-        number = self.batch.schema.get_field_index(name)
+        number = self.batch.schema.get_field_index(key)
         if number < 0:
             return False
         column = self.batch.column(number)
-        return column.type in (pa.string(), pa.int64()) and not column.null_count and longest_in(column) <= most
+        return (
+            column.type in (pa.string(), pa.int64()) and not column.null_count and longest_in(column) <= MAX_KEY_BYTES
+        )
 
     @property
     def same(self) -> bytes | None:

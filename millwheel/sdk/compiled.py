@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from millwheel.model.stream_names import full_name, local_name
+from millwheel.rpc.column_keys import KeySource
 from millwheel.sdk.batches.computation import BatchComputation, BatchProgram
 from millwheel.sdk.batches.records import RecordForm
 from millwheel.sdk.codecs import StateCodec, ValueCodec, ValueFormat, codec_for
@@ -21,7 +22,7 @@ from millwheel.sdk.declarations import UNKNOWN, ComputationDeclaration, DerivedS
 from millwheel.sdk.errors import UsageError, did_you_mean
 from millwheel.sdk.growing.codec import any_state_codec
 from millwheel.sdk.growing.fields import is_growing
-from millwheel.sdk.keys import KeyExtractor, column_of_key, encode_key
+from millwheel.sdk.keys import KeyExtractor, encode_key, key_source
 from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.plan import Plan, PlannedStream
 from millwheel.sdk.reading import hook_name, one_reading, reading_hook, reading_of_all, values_read
@@ -284,16 +285,16 @@ def consumers_of(topology: TopologyGraph, stream: str) -> list[tuple[str, Callab
     return [(name, _bind(extractor, planned, name)) for name, extractor in extractors.items()]
 
 
-def key_columns_of(topology: TopologyGraph, stream: str) -> dict[str, str] | None:
-    """The computations of ``topology`` that consume ``stream``, each with the column of its keys.
+def key_columns_of(topology: TopologyGraph, stream: str) -> dict[str, KeySource] | None:
+    """The computations of ``topology`` that consume ``stream``, each with the column of its keys, or with its one key.
 
     None: one of them finds its keys in values alone. See ``consumers_of``.
     """
     planned = topology.plan().streams[stream]
-    found: dict[str, str] = {}
+    found: dict[str, KeySource] = {}
     for name in sorted(planned.consumers):
         extractor = topology.plan().computations[name].inputs[stream]
-        key = column_of_key(extractor.to_proto(planned.type))
+        key = key_source(extractor.to_proto(planned.type))
         if key is None:
             return None
         found[name] = key

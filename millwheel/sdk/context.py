@@ -218,7 +218,7 @@ class Context(TimersAndHold, Generic[State]):
         targets = binding.key_columns
         if targets is None or self._read is not None or self._productions is not None:
             return False
-        if not all(records.has_keys(key) for _, key in targets if key):
+        if not all(records.has_keys(key) for _, key in targets):
             return False
         count = len(records)
         if not records.is_readable or (records.average * count > MAX_VALUE_BYTES < records.longest):

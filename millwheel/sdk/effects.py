@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from millwheel.model.incarnation import IncarnationId
+from millwheel.rpc.column_keys import KeySource
 
 __all__ = [
     "KeyColumns",
@@ -29,8 +30,8 @@ Targets = tuple[tuple[IncarnationId, bytes | list[bytes]], ...]
 """The consumers of many records: each with the key of each record there, or with the one key that all of them have."""
 
 
-KeyColumns = tuple[tuple[IncarnationId, str], ...]
-"""The consumers of a table's rows: each with the column that has their keys there. Empty: all keys there are empty."""
+KeyColumns = tuple[tuple[IncarnationId, KeySource], ...]
+"""The consumers of a table's rows: each with the column that has their keys there, or with the one key of all rows."""
 
 
 class TimerSetting(msgspec.Struct, frozen=True, gc=False):
@@ -110,8 +111,9 @@ class ProducedTable(msgspec.Struct, frozen=True):
 
     def productions(self) -> list[Production]:
         """The records one by one."""
-        keys = ((name, self.records.keyed(key).keys().tolist() if key else b"") for name, key in self.targets)
-        rows = ProducedRead(self.stream, self.records[:], self.records.timestamps, tuple(keys), self.cause_id)
+        keyed = [(name, self.records.keyed(key)) for name, key in self.targets]
+        keys = tuple((name, one.keys().tolist() if one.same is None else one.same) for name, one in keyed)
+        rows = ProducedRead(self.stream, self.records[:], self.records.timestamps, keys, self.cause_id)
         return rows.productions()
 
 

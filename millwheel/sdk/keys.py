@@ -18,6 +18,7 @@ from typing import Any, overload
 import msgspec
 
 from millwheel.model.limits import MAX_KEY_BYTES
+from millwheel.rpc.column_keys import KeySource
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.apart import own_name
 from millwheel.sdk.error_texts import error_message
@@ -29,11 +30,11 @@ from millwheel.sdk.typeinfo import Field, field_of, is_key_type, members, supert
 
 __all__ = [
     "KeyExtractor",
-    "column_of_key",
     "encode_key",
     "everything",
     "join_key",
     "key",
+    "key_source",
     "mapping_extractor",
     "may_be_without_key",
     "split_key",
@@ -145,12 +146,16 @@ class KeyExtractor:
         return f"key({', '.join(repr(path) for path in self.fields)})"
 
 
-def column_of_key(spec: topology_pb2.KeySpec) -> str | None:
-    """The column that has the keys, where records are columns. None: only a record's value says its key.
+def key_source(spec: topology_pb2.KeySpec) -> KeySource | None:
+    """Where the keys are, if records are columns. None: only a record's value says its key.
 
-    >>> column_of_key(topology_pb2.KeySpec(fields=["item"])), column_of_key(topology_pb2.KeySpec(fields=["user.age"]))
+    >>> key_source(topology_pb2.KeySpec(fields=["item"])), key_source(topology_pb2.KeySpec(fields=["user.age"]))
     ('item', None)
+    >>> key_source(topology_pb2.KeySpec(function="a sink of one shard", same_key="0"))
+    b'0'
     """
+    if spec.HasField("same_key"):
+        return spec.same_key.encode()
     single = len(spec.fields) == 1 and not spec.function and "." not in spec.fields[0]
     return spec.fields[0] if single else None
 

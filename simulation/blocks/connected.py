@@ -160,7 +160,7 @@ class _FeedReader(SplitReader[Fetched, int]):
 
 
 class _PassOn(mw.Computation[Fetched, None]):
-    """Produces what it gets. Its keys are a column, and those of a sink are not."""
+    """Produces what it gets. Its keys are a column, and those of a sink of several shards are not."""
 
     def process_record(self, ctx: mw.Context[None], record: mw.Record[Fetched]) -> None:
         ctx.produce("passed", record.value)
@@ -189,7 +189,7 @@ def add_connected(topology: mw.Topology, given: Any) -> None:
     feed = msgspec.convert(given, Feed)
     skew = None if feed.allowed_skew is None else mw.Duration(feed.allowed_skew)
     fetched = topology.source("fetched", Fetched, _FeedSource(feed), allowed_skew=skew, records_per_second=feed.rate)
-    if feed.tables:
+    if feed.tables and feed.shards > 1:
         fetched = fetched.key_by("key").process("pass-on", _PassOn(), outputs={"passed": Fetched})
     fetched.key_by("key").to("shelf", _Shelf(), shards=feed.shards, batch_records=feed.batch_records)
 

@@ -8,6 +8,7 @@ from millwheel.connectors import table_reads
 from millwheel.connectors.reading import ReadSplits
 from millwheel.rpc.columns import RecordColumns
 from millwheel.sdk.context import Context
+from millwheel.sdk.effects import ProducedTable
 from millwheel.worker.interval.column_run import ColumnRun
 from millwheel.worker.interval.commits import read_runs
 from millwheel.worker.interval.commits.sealing import Sealer
@@ -185,10 +186,22 @@ rewriting(
     "G1",
     "a record of a table comes under its own key, also after a takeover",
     ColumnRun.rows,
-    "ProducedTable(self.stream, records, self.targets)",
-    "ProducedTable(self.stream, records, tuple((name, '') for name, _ in self.targets))",
+    "ProducedTable(self.stream, records, targets)",
+    "ProducedTable(self.stream, records, tuple((name, '') for name, _ in targets))",
     seeds=0,
     test=_TABLES + "a_successor_sends_the_rows_of_a_table_with_their_ids",
+    why=_WHY,
+)
+
+rewriting(
+    "one-key-lost-at-a-takeover",
+    "G1",
+    "a record for a sink of one shard has the key of that shard, also after a takeover",
+    ProducedTable.productions,
+    "if one.same is None else one.same",
+    "if one.same is None else b''",
+    seeds=0,
+    test=_TABLES + "an_entry_has_the_rows_of_its_tables",
     why=_WHY,
 )
 

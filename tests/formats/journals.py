@@ -92,6 +92,7 @@ _READ_TABLE: Final = ColumnRun(
     .to_wire()
     .SerializeToString(),
 )
+_ONE_KEY: Final = replace(_READ_TABLE, targets=((_CONSUMER, "item"), (IncarnationId("table.5"), (b"0",))))
 _WITH_RUNS: Final = replace(_ENTRY, format=interval.RUNS_FORMAT, panes=[_PANES], runs=[_RUN])
 
 
@@ -263,6 +264,12 @@ FORMS: Final = (
         "interval/entry with what a source has read as tables",
         replace(_ENTRY, format=interval.TABLES_FORMAT, productions=[*_READ_TABLE.rows(), _PRODUCTION]),
         lambda _: interval.encode(replace(_ENTRY, format=interval.TABLES_FORMAT, tables=[_READ_TABLE])),
+        lambda blob: interval.decode_entry(blob, _WHERE),
+    ),
+    StoredForm(
+        "interval/entry with tables for a consumer with one key",
+        replace(_ENTRY, format=interval.TABLES_FORMAT, productions=[*_ONE_KEY.rows(), _PRODUCTION]),
+        lambda _: interval.encode(replace(_ENTRY, format=interval.TABLES_FORMAT, tables=[_ONE_KEY])),
         lambda blob: interval.decode_entry(blob, _WHERE),
     ),
     _part("panes", [_PANES], list[PaneChange]),

@@ -12,7 +12,7 @@ import pytest
 import millwheel as mw
 from millwheel import agg, windows
 from millwheel.cli.column_use import print_columns
-from millwheel.connectors import read_files
+from millwheel.connectors import read_files, write_files
 from millwheel.sdk.column_plan import column_plan
 from millwheel.sdk.compiled import compile_computation
 from millwheel.sdk.spec import build_spec
@@ -229,6 +229,11 @@ def counted_twice(stream: Any) -> None:
     stream.key_by(lambda sale: sale.item * 2).window(TUMBLING).aggregate("second", n=agg.count())
 
 
+def counted_and_stored(stream: Any, kind: Any = Sale, shards: int = 1) -> None:
+    counted(stream)
+    stream.to("lake", write_files("/lake", kind, format="parquet"), shards=shards)
+
+
 def counted_and_made(stream: Any) -> None:
     counted(stream)
     stream.map(lambda sale: sale.price, int).named("prices")
@@ -242,6 +247,10 @@ def counted_and_made(stream: Any) -> None:
         (counted, {"timestamp": lambda sale: sale.price}, "timestamp= is a function, and needs values: name a field"),
         (counted, {"timestamp": "shop"}, "the field 'shop' of timestamp= is no Timestamp and no int"),
         (counted_twice, {}, "its key is computed by code at 'second'"),
+        (counted_and_stored, {}, ""),
+        (lambda sales: counted_and_stored(sales.filter(mw.col("price") > 1)), {}, ""),
+        (lambda sales: counted_and_stored(sales.select(Income, euros=mw.col("price") / 100), Income), {}, ""),
+        (lambda sales: counted_and_stored(sales, shards=2), {}, "its key is computed by code at 'lake-batches'"),
         (counted_and_made, {}, "other streams are made of its records"),
     ],
 )

@@ -26,6 +26,12 @@ LOG = Consumer(
 )  # fmt: skip
 
 
+TABLE = Consumer(
+    IncarnationId("table.3"), "web", "table-batches", specs.KeySpec(function="a sink of one shard", same_key="0"),
+    specs.CodeReference(), exactly_once=True, feedback=False, log=False,
+)  # fmt: skip
+
+
 class OneConsumer:
     """A catalog in which COUNT reads every stream, until a test changes it."""
 
@@ -99,6 +105,7 @@ def test_tables_go_to_the_consumers_of_now() -> None:
     cases: list[tuple[list[Consumer], Any]] = [
         ([COUNT], None),
         (several, (("sum.1", "item"), ("log.2", ""))),
+        ([*several, TABLE], (("sum.1", "item"), ("log.2", ""), ("table.3", b"0"))),
         ([*several, COUNT], None),
         ([by_field("item", "shop")], None),
         ([by_field("user.name")], None),

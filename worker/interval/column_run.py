@@ -12,7 +12,7 @@ from millwheel.errors import NotInstalledError
 from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.columns import RecordColumns, has_columns
 from millwheel.rpc.v1 import delivery_pb2 as wire
-from millwheel.sdk.effects import KeyColumns, ProducedTable
+from millwheel.sdk.effects import ProducedTable
 
 __all__ = ["ColumnRun", "UnsentTable"]
 
@@ -36,7 +36,8 @@ class ColumnRun(msgspec.Struct, array_like=True, frozen=True):
     position: int
     """The position of the first one."""
     stream: str
-    targets: KeyColumns
+    targets: tuple[tuple[IncarnationId, str | tuple[bytes]], ...]
+    """The consumers: each with the column that has their keys there. Or with the key of all records, in an array."""
     producer: bytes
     columns: bytes
     """``RecordColumns`` of delivery.proto, without keys."""
@@ -54,10 +55,11 @@ class ColumnRun(msgspec.Struct, array_like=True, frozen=True):
             records = RecordColumns.from_wire(wire.RecordColumns.FromString(self.columns))
         except DecodeError as error:
             raise ValueError(f"no columns of records: {error}") from error
-        for _, key in self.targets:
-            if key and not records.has_keys(key):
+        targets = tuple((name, key if isinstance(key, str) else key[0]) for name, key in self.targets)
+        for _, key in targets:
+            if not records.has_keys(key):
                 raise ValueError(f"columns of records without a column {key!r} of keys")
-        table = ProducedTable(self.stream, records, self.targets)
+        table = ProducedTable(self.stream, records, targets)
         for position, one in enumerate(table.productions(), self.position):
             yield position, self.producer, self.stream, one.value, one.timestamp, one.targets, b""
 
@@ -81,7 +83,8 @@ class UnsentTable:
     def stored(self) -> ColumnRun:
         """The form in the entry."""
         content = self.table.records.to_wire().SerializeToString()
-        return ColumnRun(self.position, self.table.stream, self.table.targets, self.producer, content)
+        targets = tuple((name, key if isinstance(key, str) else (key,)) for name, key in self.table.targets)
+        return ColumnRun(self.position, self.table.stream, targets, self.producer, content)
 
     @property
     def spared(self) -> int:

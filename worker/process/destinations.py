@@ -21,11 +21,12 @@ from millwheel.model.interval_map import interval_from_proto
 from millwheel.model.outbound import AnswerKind, answer_kind
 from millwheel.model.stream_names import owner_of
 from millwheel.rpc.channel import open_channel
+from millwheel.rpc.column_keys import KeySource
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.effects import KeyColumns
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import KeyExtractionError
-from millwheel.sdk.keys import column_of_key
+from millwheel.sdk.keys import key_source
 from millwheel.sdk.scope import FixedRoute, OutputBinding, RouteOfAll, route_of_all
 from millwheel.worker.messages import Acknowledged, Delivery, Refused, SendDelivery
 from millwheel.worker.process.host import CoreHost, RunningInterval
@@ -117,12 +118,12 @@ class CatalogRouting:
         return interval.journal
 
     def _key_columns(self, stream: str) -> KeyColumns | None:
-        """The consumers of records that are columns. None: one of them has no column of keys, or the format none."""
+        """The consumers of records that are columns. None: one has keys by code, or the format has no columns."""
         if self._catalog.format < RESULT_COLUMNS:
             return None
-        found: list[tuple[IncarnationId, str]] = []
+        found: list[tuple[IncarnationId, KeySource]] = []
         for one in self._catalog.consumers(stream):
-            key = "" if one.log else column_of_key(one.key)
+            key = "" if one.log else key_source(one.key)
             if key is None:
                 return None
             found.append((one.incarnation, key))

@@ -16,11 +16,12 @@ from tests.worker.interval.reads import CONSUMERS
 
 LOG: Final = IncarnationId("log.1")
 MOST: Final = 1 << 20
-TARGETS: Final = ((CONSUMERS[0], "key"), (CONSUMERS[1], "number"), (LOG, ""))
+SINK: Final = IncarnationId("table.1")
+TARGETS: Final = ((CONSUMERS[0], "key"), (CONSUMERS[1], "number"), (LOG, ""), (SINK, b"b"))
 
 
 def table_of(*records: tuple[str, int], targets: Any = TARGETS) -> ProducedTable:
-    """A read of records with a text and a number, for consumers that have one of them as their key, and a log."""
+    """A read of records with a text and a number: keys of two consumers. A log and a sink of one shard have none."""
     columns = {"key": [key for key, _ in records], "number": pa.array([at for _, at in records], pa.int64())}
     columns["none"] = pa.array([at if at % 2 else None for _, at in records], pa.int64())
     times = array("q", [at for _, at in records])

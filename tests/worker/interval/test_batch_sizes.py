@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 
 import millwheel as mw
+from millwheel.rpc.columns import RecordColumns
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval.hook_meter import BatchTime, HookMeter
-from millwheel.worker.messages import AppendEntry
+from millwheel.worker.interval.receiver import IntervalReceiver
+from millwheel.worker.messages import AppendEntry, Delivery
 from tests.worker.interval.driver import IntervalDriver
 
 SECOND = 1_000_000
@@ -42,6 +46,33 @@ def test_batches_grow_where_a_call_costs_more_than_its_records(
         driver.commit_all()
     assert sizes[0] == 2
     assert least <= min(sizes[-4:]) <= max(sizes[-20:]) <= most
+
+
+@pytest.mark.guarantee("G8", section="4.1")
+@pytest.mark.parametrize("tables", [True, False])
+def test_a_sink_takes_columns_without_small_calls_first(monkeypatch: pytest.MonkeyPatch, tables: bool) -> None:
+    """A filter before it may leave few rows of each call. So calls would stay small, and columns cost by the call."""
+    deliver, sizes = IntervalReceiver.deliver, list[int]()
+
+    class Collects(mw.BatchComputation[tuple[str, str]]):
+        _takes_columns = True
+
+        def process_batch(self, ctx: mw.BatchContext[None], batch: mw.RecordBatch[tuple[str, str]]) -> None:
+            sizes.append(len(batch))
+
+    def as_table(receiver: IntervalReceiver, delivery: Delivery) -> Any:
+        columns = {"key": [key.decode() for key in delivery.keys]}
+        records = RecordColumns(pa.record_batch(columns), array("q", delivery.timestamps), b"0")
+        delivery.keys, delivery.values, delivery.timestamps = records.keys(), records, records.timestamps
+        return deliver(receiver, delivery)
+
+    if tables:
+        monkeypatch.setattr(IntervalReceiver, "deliver", as_table)
+    driver = IntervalDriver(Collects(), meter=HookMeter(Clock(), batch_time=BatchTime(0.01)))
+    driver.deliver(*((f"key {number}", "x", 1) for number in range(256)))
+    driver.commit_all()
+    assert sizes[0] == (256 if tables else 2)
+    assert sum(sizes) == 256
 
 
 class Service:

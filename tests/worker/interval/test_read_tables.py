@@ -32,7 +32,7 @@ from millwheel.worker.interval.outbox.outbox import Outbox
 from millwheel.worker.messages import Acknowledged, SendDelivery
 from tests.worker.interval.driver import IntervalDriver
 from tests.worker.interval.reads import CONSUMERS, locate
-from tests.worker.interval.tables import LOG, MOST, TARGETS, ReadsTables, Row, table_of
+from tests.worker.interval.tables import LOG, MOST, SINK, TARGETS, ReadsTables, Row, table_of
 
 FIRST = 1 << 24
 
@@ -72,7 +72,8 @@ def test_an_entry_has_the_rows_of_its_tables(made: list[ProducedTable]) -> None:
     ]
     for row in found:
         value = msgspec.msgpack.decode(row[3])
-        assert row[5] == ((CONSUMERS[0], value["key"].encode()), (CONSUMERS[1], b"%d" % value["number"]), (LOG, b""))
+        keys = value["key"].encode(), b"%d" % value["number"], b"", b"b"
+        assert row[5] == tuple(zip((*CONSUMERS, LOG, SINK), keys, strict=True))
         assert row[4] == value["number"]
 
 
@@ -137,6 +138,17 @@ def test_an_unsent_table_follows_a_split_of_its_interval() -> None:
     again = {one.journal: (list(one.values), one.complete) for one, _ in outbox.take_ready()}
     assert again["c.1.j2"] == ([high[0], high[2]], False)
     assert again["c.1.j3"] == ([high[1], high[3]], False)
+
+
+@pytest.mark.guarantee("G1", section="6.1.1")
+@pytest.mark.guarantee("G8", section="6.1.1")
+def test_a_consumer_with_one_key_gets_a_table_whole() -> None:
+    outbox = Outbox(lambda consumer, key: locate([b"b", b"c"])(consumer, key))
+    outbox.add([], tables=unsent(table_of(*((key, at) for at, key in enumerate("ayaz")), targets=TARGETS[3:])))
+    ((sent, _),) = outbox.take_ready()
+    assert (sent.journal, list(sent.positions), sent.complete) == ("table.1.j1", [FIRST + at for at in range(4)], True)
+    assert isinstance(sent.values, RecordColumns)
+    assert (sent.values.same, list(sent.keys)) == (b"b", [b"b"] * 4)
 
 
 @pytest.mark.guarantee("G13", section="6.1.1")
@@ -230,7 +242,7 @@ def test_weak_tables_are_rows_with_ids_of_their_own() -> None:
     driver.deliver(("p", "x", 5))
     sent = [one.delivery for one in driver.take(SendDelivery)]
     assert all(isinstance(one.ids, OpaqueIds) for one in sent)
-    assert sum(len(one.keys) for one in sent) == 3 * 4 + 1
+    assert sum(len(one.keys) for one in sent) == 4 * 4 + 1
 
 
 @pytest.mark.parametrize(
