@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypedDict
 
 from millwheel.model.time import Duration
 from millwheel.operators import LEFT, RIGHT
+from millwheel.sdk.batches.computation import BatchComputation
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.declarations import UNKNOWN, Reading, as_it_is, declare_computation
 from millwheel.sdk.errors import UsageError
@@ -167,7 +168,8 @@ def declare_step(
     for given in inputs:
         for branch in given.branches:
             read.setdefault(branch.stream, []).append((given, branch))
-    extractors = {stream: _key_of(topology, stream, each) for stream, each in read.items()}
+    by_columns = _may_read_columns(computation)
+    extractors = {stream: _key_of(topology, stream, each, by_columns) for stream, each in read.items()}
     settings = _options(options)
     late = settings.late.stream if isinstance(settings.late, Late) else None  # ``validate`` refuses any other
     if late is not None and late not in outputs:
@@ -225,11 +227,23 @@ def _plain(stream: str, readings: Sequence[Reading]) -> bool:
     return len(readings) == 1 and readings[0].called == stream and readings[0].convert is as_it_is
 
 
-def _key_of(topology: TopologyGraph, stream: str, read: Sequence[tuple[Input, Branch]]) -> KeyExtractor:
+def _may_read_columns(computation: Computation[Any, Any] | type[Computation[Any, Any]]) -> bool:
+    """Whether the computation reads columns without a value for each row: windows and sinks may."""
+    if not isinstance(computation, Computation):
+        return False
+    if isinstance(computation, BatchComputation) and computation._takes_columns:
+        return True
+    return not computation._why_not_by_columns()
+
+
+def _key_of(
+    topology: TopologyGraph, stream: str, read: Sequence[tuple[Input, Branch]], by_columns: bool
+) -> KeyExtractor:
     """The key of a stream's records, from their values. No record has two keys, as ``_problem`` says.
 
     A value that all branches drop has no key. It is spread, and dropped again where it is read. Senders of columns run
-    no steps: where all others have one key, it has that key there, if no step could raise.
+    no steps: where all others have one key, it has that key there, if no step could raise, and if the reader drops it
+    by columns.
     """
     if _keyed_as_they_are(read):
         return read[0][0].extractor
@@ -239,7 +253,7 @@ def _key_of(topology: TopologyGraph, stream: str, read: Sequence[tuple[Input, Br
             return extractor
     keyed = [(one, branch) for one, branch in read if not expands(branch.steps)]
     derivation = derivation_of([(branch, one.extractor, one.record_type) for one, branch in keyed])
-    same = _key_for_all(*read[0]) if len(read) == 1 else None
+    same = _key_for_all(*read[0], by_columns) if len(read) == 1 else None
     if same is not None and not until_last_filter(read[0][1].steps):
         return DerivedKeyExtractor(function=read[0][0].extractor.function, derivation=derivation, same=same)
     copy = copier(topology, stream)
@@ -249,8 +263,10 @@ def _key_of(topology: TopologyGraph, stream: str, read: Sequence[tuple[Input, Br
     return DerivedKeyExtractor(function=function, derivation=derivation, same=same, drops=True)
 
 
-def _key_for_all(given: Input, branch: Branch) -> str | None:
+def _key_for_all(given: Input, branch: Branch, by_columns: bool) -> str | None:
     """The key that all records of a branch may have, if nothing is read from any of them. Else None.
+
+    A reader that makes a value of each row gets what filters drop from its senders spread, not in one interval.
 
     *Invariant: each record whose steps raise fails at its sender, alone.* At the reader it would block all others.
     """
@@ -260,7 +276,7 @@ def _key_for_all(given: Input, branch: Branch) -> str | None:
     deciding, known = until_last_filter(steps), known_steps(steps)
     if not deciding:
         return same
-    if known is None:
+    if known is None or not by_columns:
         return None
     before = next((step.record_type for step in known if isinstance(step, Selection)), given.record_type)
     return same if never_raise(known[: len(deciding)], before) else None

@@ -118,6 +118,23 @@ def test_single_records_that_expressions_drop_are_spread(dear: Any) -> None:
     assert len(set(keys)) > 50
 
 
+@pytest.mark.paper(section="4.2")
+def test_what_filters_drop_is_in_one_interval_for_columns_alone() -> None:
+    """A hook for each record makes a value of each row, also of those that are dropped. They are spread."""
+
+    class Hook(mw.Computation[Event]):
+        def process_record(self, ctx: mw.Context[None], record: mw.Record[Event]) -> None:
+            pass
+
+    topology = mw.Topology("site")
+    passing = topology.source("events", Event).filter(mw.col("page") > 1).key_by(mw.everything)
+    passing.window(windows.tumbling(mw.seconds(1))).aggregate("counts", count=agg.count())
+    passing.process("hook", Hook(), {})
+    computations = topology.plan().computations
+    keys = {name: computations[name].inputs["events"].to_proto(Event) for name in ("counts", "hook")}
+    assert {name: key.HasField("same_key") for name, key in keys.items()} == {"counts": True, "hook": False}
+
+
 class Stock(msgspec.Struct):
     sold: int
     left: int | None = None
