@@ -232,6 +232,8 @@ class StoreThread:
         if self._outstanding or self._closed or self._stale or not self._writing.acquire(blocking=False):
             for call in group:
                 self._enqueue(call, fail=True)
+            if self._held.waits:  # this may have been the step that was to sync for them
+                self._want_step(asyncio.get_running_loop())
             return
         now = time.perf_counter()
         sync = any(call.sync and not call.early for call in group)

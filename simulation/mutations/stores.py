@@ -287,6 +287,18 @@ rewriting(
 )
 
 rewriting(
+    "held_calls_without_a_step",
+    "G8",
+    "a step that gives its calls to the store's thread leaves another one to sync for what is held",
+    StoreThread,
+    "if self._held.waits:  # this may have been the step that was to sync for them",
+    "if False:",
+    seeds=0,
+    test="tests/store/test_embedded.py::test_calls_are_released_if_the_thread_takes_their_step",
+    why=_NO_QUEUE,
+)
+
+rewriting(
     "lost_commits_are_not_noticed",
     "G9",
     "a process ends if the disk has lost a commit that its intervals depend on",

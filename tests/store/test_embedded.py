@@ -148,6 +148,32 @@ async def test_appends_of_several_journals_in_a_turn_share_a_sync(opened: Opened
     assert (await opened.store.read_head("second")).commit == 1
 
 
+@pytest.mark.guarantee("G8", section="5.1")
+async def test_calls_are_released_if_the_thread_takes_their_step(opened: Opened) -> None:
+    """The step that was to sync for them gave its own calls to the thread, as the thread had a large one."""
+    loop, may_end, released = asyncio.get_running_loop(), threading.Event(), asyncio.Event()
+
+    def begin(name: bytes, size: int = 0) -> asyncio.Future[None]:
+        def stage(batch: RowBatch) -> None:
+            assert not size or may_end.wait(patience(20))
+            batch.put(name, b"")
+
+        future = loop.create_future()
+        opened.thread.begin(future, stage, size=size, soon=loop.call_soon)
+        return future
+
+    await begin(b"early")
+    opened.thread.after_sync(released.set)
+    assert not released.is_set()
+    both = begin(b"large", 1 << 20), begin(b"small")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    may_end.set()
+    await asyncio.gather(*both)
+    async with asyncio.timeout(patience(5)):
+        await released.wait()
+
+
 async def test_an_append_without_a_coroutine_ends_with_each_failure(opened: Opened) -> None:
     opened.rocks.fail_after = True
     (error,) = await ended_appends(opened.store, [("j", entry(1))])
