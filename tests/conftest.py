@@ -113,10 +113,29 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         sys.stdout.write(f"\nFAILED {report.nodeid} ({report.when}): {reason.strip().partition(chr(10))[0][:300]}\n")
 
 
-def pytest_sessionfinish() -> None:
-    """Write down which tests failed, in the process that knows of all."""
+class NodesLost:
+    """Sees whether a process of tests died. Then tests are missing, and the run is not whole."""
+
+    def __init__(self) -> None:
+        self.seen = False
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, error: object) -> None:
+        self.seen = self.seen or error is not None
+
+
+_lost: Final = NodesLost()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(_lost)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write down which tests failed, in the process that knows of all. None have a second try if tests are missing."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
-        again.write(_failed)
+        whole = not (_lost.seen or session.shouldstop or session.shouldfail)
+        again.write(_failed if whole else [])
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> sharing.Sharing | None:
