@@ -27,6 +27,8 @@ from tests.patience import patience
 
 _started: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, list[grpc.aio.Server]]] = WeakKeyDictionary()
 _failed: Final[list[str]] = []
+_lost: Final[list[object]] = []
+"""Why processes of tests died."""
 
 
 def stop_servers_with_their_loops() -> None:
@@ -113,28 +115,17 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         sys.stdout.write(f"\nFAILED {report.nodeid} ({report.when}): {reason.strip().partition(chr(10))[0][:300]}\n")
 
 
-class NodesLost:
-    """Sees whether a process of tests died. Then tests are missing, and the run is not whole."""
-
-    def __init__(self) -> None:
-        self.seen = False
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, error: object) -> None:
-        self.seen = self.seen or error is not None
-
-
-_lost: Final = NodesLost()
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(_lost)
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(error: object) -> None:
+    """A process of tests has ended. With an error it died, and its other tests did not run."""
+    if error is not None:
+        _lost.append(error)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Write down which tests failed, in the process that knows of all. None have a second try if tests are missing."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
-        whole = not (_lost.seen or session.shouldstop or session.shouldfail)
+        whole = not (_lost or session.shouldstop or session.shouldfail)
         again.write(_failed if whole else [])
 
 

@@ -214,9 +214,8 @@ class StoreThread:
     def _step(self) -> None:
         """Commit the calls that wait. If there are none, sync what has had its outcome before its sync.
 
-        Invariant (G8): while calls are held, ``_step`` is going to run, or the thread makes a sync that ends with
-        ``_synced``. Who could break it: a step that passes its calls on to the thread, and is the only planned one. So
-        it plans another. And appends that follow one another put the sync off for a short time only.
+        Invariant (G8): while calls are held, ``_step`` is going to run, or the thread syncs for them. And appends that
+        follow one another put the sync off for a short time only.
         """
         self._step_wanted = False
         refuses = self._stale or self._closed  # then all that waits gets its error now
@@ -233,7 +232,7 @@ class StoreThread:
         if self._outstanding or self._closed or self._stale or not self._writing.acquire(blocking=False):
             for call in group:
                 self._enqueue(call, fail=True)
-            if self._held.waits:  # the thread's sync for these calls releases nothing
+            if self._held.waits:  # this may have been the step that was to sync for them
                 self._want_step(asyncio.get_running_loop())
             return
         now = time.perf_counter()

@@ -291,7 +291,7 @@ rewriting(
     "G8",
     "a step that gives its calls to the store's thread leaves another one to sync for what is held",
     StoreThread,
-    "if self._held.waits:  # the thread's sync for these calls releases nothing",
+    "if self._held.waits:  # this may have been the step that was to sync for them",
     "if False:",
     seeds=0,
     test="tests/store/test_embedded.py::test_calls_are_released_if_the_thread_takes_their_step",
