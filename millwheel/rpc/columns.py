@@ -189,9 +189,12 @@ class RecordColumns(Sequence[bytes]):
 
     @property
     def why_unreadable(self) -> str:
-        """Why no reader takes the message of these columns. Empty: each one does."""
+        """Why ``from_wire`` does not take what ``to_wire`` writes. Empty: each reader takes it.
+
+        Invariant (G1, G8): what is journaled or sent as columns can be read. Each maker of columns must ask this first.
+        """
         schema = self.batch.schema
-        return _why_no_schema(schema, int(schema.serialize().size)) or _why_long_names(schema, len(self))
+        return _why_no_schema(schema, schema_bytes(schema)) or _why_long_names(schema, len(self))
 
     def column(self, name: str, rows: Any) -> Any:
         """A column of numbers or truth values, as NumPy has it, or of texts, as Arrow has it. It must not be changed.
@@ -217,15 +220,6 @@ class RecordColumns(Sequence[bytes]):
             valid = validity_of(column)
             items = NullableColumn(items if items is column else np.where(valid, items, items.dtype.type(0)), valid)
         return items_at(items, rows)
-
-    @property
-    def is_readable(self) -> bool:
-        """Whether ``from_wire`` takes what ``to_wire`` writes: neither the schema nor the names have too many bytes.
-
-        Invariant (G1, G8): what is journaled or sent as columns can be read. Each maker of columns must ask this first.
-        """
-        names = self.batch.schema.names
-        return len(self) * names_bytes(names) <= NAMES_BYTES and schema_bytes(self.batch.schema) <= SCHEMA_BYTES
 
     @property
     def longest(self) -> int:

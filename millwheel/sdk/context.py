@@ -221,7 +221,7 @@ class Context(TimersAndHold, Generic[State]):
         if not all(records.has_keys(key) for _, key in targets):
             return False
         count = len(records)
-        if not records.is_readable or (records.average * count > MAX_VALUE_BYTES < records.longest):
+        if records.why_unreadable or (records.average * count > MAX_VALUE_BYTES < records.longest):
             return False
         size = records.average + len(binding.stream) + len(self._key) + _PRODUCTION_BYTES
         size = count * (size + sum(len(consumer) for consumer, _ in targets))

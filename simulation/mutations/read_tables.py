@@ -90,7 +90,7 @@ rewriting(
     "G12",
     "no table is produced that a reader of the journal refuses",
     Context,
-    "not records.is_readable or ",
+    "records.why_unreadable or ",
     "",
     seeds=0,
     test=_TABLES + "what_cannot_go_by_columns_produces_nothing",

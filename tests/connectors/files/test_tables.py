@@ -42,7 +42,7 @@ def encoded(reads: list[Any]) -> list[bytes]:
     for read in reads:
         if isinstance(read.records, TableRecords):
             columns = RecordColumns(read.records.batch, read.records.times("", 0) or [], "")  # type: ignore[arg-type]
-            assert columns.is_readable
+            assert not columns.why_unreadable
             found += RecordColumns.from_wire(columns.to_wire())
         else:
             found += map(msgspec.msgpack.encode, (value for value, _ in read.records))
