@@ -56,7 +56,7 @@ def test_calls_end_in_about_their_time(fixed: float, of_row: float, noise: float
         assert time.rows >= 32
 
 
-def test_the_next_call_may_be_lowered_and_a_failed_one_never_raises_it() -> None:
+def test_a_call_may_be_lowered_and_a_failed_one_raises_nothing() -> None:
     time = CallTime(LIMIT)
     for rows in (2, 4, 8):
         time.ran(rows, 0.001, well=False)
