@@ -35,7 +35,9 @@ class KeyStates(Generic[State]):
         self._contexts = contexts
 
     def __getitem__(self, key: str) -> State:
-        return self._of(key).state
+        # It makes no call where the key is there, because many hooks read one state for each record.
+        found = self._contexts.get(key.encode())
+        return self._of(key).state if found is None else found.state
 
     def __setitem__(self, key: str, state: State) -> None:
         self._of(key).state = state
