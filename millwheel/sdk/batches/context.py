@@ -35,7 +35,7 @@ class KeyStates(Generic[State]):
         self._contexts = contexts
 
     def __getitem__(self, key: str) -> State:
-        # It makes no call where the key is there, because many hooks read one state for each record.
+        # No call of ``_of``: a hook reads a state for each record.
         found = self._contexts.get(key.encode())
         return self._of(key).state if found is None else found.state
 

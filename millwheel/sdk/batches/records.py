@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from millwheel.rpc.columns import RecordColumns
@@ -141,12 +140,8 @@ class RecordBatch(Generic[In_co]):
         rows: dict[bytes, list[int]] = {}
         for row, key in enumerate(self._rows.keys):
             rows.setdefault(key, []).append(row)
-        np = needed("numpy", "openmillwheel[columns]", "batch.rows_by_key()")
-        # A part of one array takes a fourth of the time that an array of its own takes.
-        all_rows, start, found = np.fromiter(chain.from_iterable(rows.values()), np.int64, len(self)), 0, {}
-        for key, own in rows.items():
-            found[key.decode()] = all_rows[start : (start := start + len(own))]
-        return found
+        array = needed("numpy", "openmillwheel[columns]", "batch.rows_by_key()").array
+        return {key.decode(): array(found) for key, found in rows.items()}
 
     def to_arrow(self) -> Any:
         """The records as a table of pyarrow: the fields as columns, with the types of docs/arrow.md.
