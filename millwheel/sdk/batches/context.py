@@ -35,9 +35,7 @@ class KeyStates(Generic[State]):
         self._contexts = contexts
 
     def __getitem__(self, key: str) -> State:
-        # No call of ``_of``: a hook reads a state for each record.
-        found = self._contexts.get(key.encode())
-        return self._of(key).state if found is None else found.state
+        return self._of(key).state
 
     def __setitem__(self, key: str, state: State) -> None:
         self._of(key).state = state
