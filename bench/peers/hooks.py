@@ -28,6 +28,8 @@ __all__ = ["FORMS", "BytewaxCount", "figures_of", "main"]
 
 _MAKING_SECONDS: Final = 60.0
 _RUN_SECONDS: Final = 300.0
+_BATCH: Final = 8_192
+"""The records that Bytewax gets at once: as many as a table has. With 1,000 its logic takes a seventh longer."""
 _LOGIC: Final = "bytewax.logic"
 _WINDOWS: Final = "bytewax.windows"
 _PROGRAMS: Final = {_LOGIC: "bytewax_hooks.py", _WINDOWS: "bytewax_windows.py"}
@@ -96,9 +98,14 @@ class BytewaxCount:
 
     def _written(self, path: Path) -> Path:
         """The keys and the times of all records, a line for each batch."""
+        keys, stamps = list[str](), list[int]()
+        for names, _, times in batches(self._records):
+            keys += names
+            stamps += times
         encode = msgspec.json.encode
         with path.open("wb") as lines:
-            lines.writelines(encode((keys, stamps)) + b"\n" for keys, _, stamps in batches(self._records))
+            for at in range(0, self._records, _BATCH):
+                lines.write(encode((keys[at : at + _BATCH], stamps[at : at + _BATCH])) + b"\n")
         return path
 
     def _python(self, job: dict[str, object], limit: float, *arguments: str) -> None:
