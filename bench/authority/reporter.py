@@ -29,6 +29,8 @@ _PATIENCE: Final = 120.0
 _TURN: Final = 1_000
 """The reports that are made in one turn of the loop."""
 _FIRST_WATERMARK: Final = 1 << 40
+_REFRESH: Final = 3_600.0
+"""Seconds until reports are repeated. A worker repeats those of its few intervals; all at once would be a flood."""
 _SPREAD: Final = 1 << 20
 """The watermarks of a round are so far apart at most. Each is higher than all of the round before."""
 
@@ -80,7 +82,7 @@ class Owners:
 async def _obey(address: str, intervals: int) -> None:
     """Do what the lines of the input say, to their end."""
     owned = members(intervals)
-    async with WatermarkClient(address, on_refused=print) as client:
+    async with WatermarkClient(address, on_refused=print, refresh=_REFRESH) as client:
         owners, updates = Owners(client, owned), client.watch(names_of(owned))
         reporting: asyncio.Task[None] | None = None
         print("ready", flush=True)

@@ -69,9 +69,9 @@ def cut_intervals_by_columns() -> None:
     test="tests/authority/test_report_columns.py::test_an_older_authority_gets_no_columns",
     why="all authorities of a simulated cluster are of one version",
 )
-def columns_to_all() -> None:
-    """A reporter takes each authority for one that reads columns."""
-    rewrite(ReportStream, "self._by_columns = False  # a stream", "self._by_columns = True  # a stream")
+def columns_remembered() -> None:
+    """A reporter remembers for its next call that the authority reads columns."""
+    rewrite(ReportStream, "self._by_columns = False  # a stream", "# a stream")
 
 
 @mutation(
