@@ -88,7 +88,10 @@ def _failure(error: BaseException, address: str, before: int) -> RequestError:
 
 
 class ReportStream:
-    """Keeps the newest report of each group and member. After a reconnect all of them are sent again."""
+    """Keeps the newest report of each group and member. After a reconnect all of them are sent again.
+
+    It has many attributes: what is kept of each member, the open stream's form and pace, and the caller's functions.
+    """
 
     def __init__(
         self,

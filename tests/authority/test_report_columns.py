@@ -102,7 +102,7 @@ def first(field: str, value: object) -> Callable[[pb.IntervalColumns], None]:
         (first("starts", b"z"), "ends[0]", "the interval is empty"),
     ],
 )
-async def test_malformed_columns_are_refused_and_nothing_of_them_counts(
+async def test_malformed_columns_are_refused_as_a_whole(
     served: Served, change: Callable[[pb.IntervalColumns], None], where: str, why: str
 ) -> None:
     await served.open_shard.accept(GROUP, ALL_KEYS, 1)
