@@ -44,6 +44,12 @@ _LONG_ACK_SECONDS: Final = 5.0
 _NEXT_NOTICE_SECONDS: Final = 60.0
 """From one notice to the next."""
 
+_TURNS_AFTER_TIMER: Final = 3
+"""Turns of the event loop from the driver's timer to its tick.
+
+A program's timer that rings at the same moment wakes a task in the first one. The task sends in the second one, and the
+intake passes the record on in the third one. Loops have timers of whole milliseconds, so such moments are usual."""
+
 
 class SenderIdentity:
     """The sender of an injector's deliveries and reports."""
@@ -266,7 +272,11 @@ class InjectorDriver(ABC):
             self._timer = None if at is None else self._loop.call_at(at / 1e6, self._tick)
         self._notify()
 
-    def _tick(self) -> None:
+    def _tick(self, turns: int = _TURNS_AFTER_TIMER) -> None:
+        """The core's deadline has come. What the program sends at this moment goes along."""
+        if turns:
+            self._loop.call_soon(self._tick, turns - 1)
+            return
         self._timer_at = None
         if waiting := {at: first.token for at, link in self._links.items() if (first := link.first_unwritten)}:
             self.step(WritesPending(waiting))
