@@ -98,6 +98,10 @@ def _check_panes(state: IntervalState) -> None:
         for rows in (window.rows, window.closing):
             require(all(window.keys[row] == key for key, row in rows.items()), "each pane has its row")
         require(window.rows.keys().isdisjoint(window.closing), "a pane that leaves the table is not there")
+        leaving = {window.keys[row] for row in window.leaving}
+        require(leaving.isdisjoint(window.rows) and leaving.isdisjoint(window.closing), "a pane leaves the table once")
+        rows = {key: row for row, key in enumerate(window.keys) if row >= window.first}
+        require(window.first < 0 or rows == window.rows, "the first row of a window is known")
         tag = window.timer[2]
         both = any(timers.get(key, tag) is not None for key in window.rows)
         require(not both, "a pane is in the table or in the state of its key (G1)")
