@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from millwheel.rpc import packed_values
+from millwheel.rpc.packed_values import PackedValues
 from millwheel.sdk.context import Context
 from millwheel.sdk.scope import route_of_all
 from millwheel.snapshots import restoring
@@ -197,6 +199,30 @@ rewriting(
     "if windows.pack_columns",
     seeds=0,
     test=_PACKED + "results_that_a_consumer_reads_are_not_packed",
+    why=_FEW,
+)
+
+rewriting(
+    "packed-values-sent-as-stored",
+    "G1",
+    "a response has packed values as protobuf has them, and not as the journal does",
+    PackedValues,
+    "number << 3 | _LENGTH_DELIMITED",
+    "_TYPE",
+    seeds=0,
+    test="tests/rpc/test_packed_values.py::test_packed_values_are_stored_and_sent_as_others",
+    why=_FEW,
+)
+
+rewriting(
+    "packed-parts-out-of-place",
+    "G1",
+    "what joins packed values moves the places of each part behind those before it",
+    packed_values,
+    "part._bounds[1:] - part._bounds[0] + end",
+    "part._bounds[1:] + end",
+    seeds=0,
+    test="tests/worker/log/test_packed_records.py::test_a_log_of_packed_values_is_that_of_others",
     why=_FEW,
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -14,7 +15,6 @@ from millwheel.rpc.packed_values import PackedValues
 from millwheel.sdk.scope import FixedRoute, route_of_all
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval.entry import decode_entry
-from millwheel.worker.interval.hooks import pane_results
 from millwheel.worker.messages import Acknowledged, Delivery, Resend, SendDelivery
 from tests.worker.interval.column_windows import COLUMNS, opened
 from tests.worker.interval.driver import IntervalDriver
@@ -27,18 +27,17 @@ def counting() -> windows.Aggregate[Any]:
     return windows.Aggregate(windows.tumbling(mw.Duration(10)), agg.count(), output="out")
 
 
-def fired(packs: bool, settings: IntervalSettings = COLUMNS, target: Any = LOG) -> IntervalDriver:
+def fired(packs: bool, settings: IntervalSettings = COLUMNS) -> IntervalDriver:
     """Counts of a window that has ended. The keys differ in their lengths, and some have two records."""
+    settings = replace(settings, packed_from=1 if packs else COUNT + 1)
     driver = IntervalDriver(counting(), settings=settings, outputs={})
     binding = driver.state.scope.outputs["out"]
-    binding.route, binding.route_all = FixedRoute((target,)), route_of_all([], (target,))
+    binding.route, binding.route_all = FixedRoute((LOG,)), route_of_all([], (LOG,))
     records = [(f"k{number}", "", 1) for number in range(COUNT)]
     driver.deliver(*records, *records[::3])
     driver.commit_all()
-    with pytest.MonkeyPatch.context() as patches:
-        patches.setattr(pane_results, "PACKED_FROM", 1 if packs else COUNT + 1)
-        driver.watermark(10)
-        driver.commit_all()
+    driver.watermark(10)
+    driver.commit_all()
     return driver
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any
 
 from millwheel.model.time import LAST_TIMESTAMP, Timestamp
 from millwheel.rpc.packed_values import PackedValues
@@ -15,10 +15,7 @@ from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
 from millwheel.worker.interval.panes.table import WindowPanes
 from millwheel.worker.interval.setup import IntervalSetup
 
-__all__ = ["PACKED_FROM", "ResultMaker"]
-
-PACKED_FROM: Final = 128
-"""Fewer results are quicker to encode one by one than in NumPy."""
+__all__ = ["ResultMaker"]
 
 
 class ResultMaker:
@@ -32,6 +29,7 @@ class ResultMaker:
         self._unread = has_fixed_route(setup.scope, windows.output)
         """Whether no consumer finds its key in a result."""
         self._traces = setup.meter.traces
+        self._packed_from = setup.settings.packed_from
 
     def together(self, keys: Sequence[bytes], accumulators: Sequence[Any], room: int) -> ProducedColumns | None:
         """The results of these keys. None: some must be made one by one, which says why.
@@ -55,7 +53,7 @@ class ResultMaker:
         They are packed only for logs, which read none of them by itself.
         """
         windows, of = self._windows, (keys, self._start, self._end, accumulators)
-        if self._unread and windows.pack_columns is not None and len(keys) >= PACKED_FROM:
+        if self._unread and windows.pack_columns is not None and len(keys) >= self._packed_from:
             packed = windows.pack_columns(*of)
             if packed is not None:
                 return packed
