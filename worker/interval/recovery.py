@@ -172,7 +172,7 @@ def _fill_state(state: IntervalState, whole: _IntervalWhole, productions: Produc
             state.timers.note_due(key, setting.at)
         highest = max(bound for _, _, bound in state.clocks.key_bounds.rows())
         for window in state.panes.due(highest):
-            for key in window.rows:
+            for key in window.listed():
                 state.timers.note_due(key, window.end)
 
 

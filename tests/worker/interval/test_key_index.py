@@ -180,7 +180,7 @@ def test_the_index_forgets_keys_of_former_windows() -> None:
 
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["keys", "column", "close", "finish", "reopen", "empty", "seal"]),
+        st.sampled_from(["keys", "column", "close", "finish", "reopen", "empty", "seal", "look"]),
         st.lists(short, min_size=1, max_size=6),
     ),
     max_size=20,
@@ -200,6 +200,8 @@ def test_rows_by_numbers_are_the_rows_of_the_keys(given_steps: list[Any]) -> Non
     for kind, keys in given_steps:
         if kind == "empty":
             table.index.empty()
+        elif kind == "look":
+            assert window.rows == model
         elif kind == "seal":
             window.closing, window.leaving, window.sealed, closed = {}, range(0), len(window.keys), set()
         elif kind == "finish":
@@ -224,7 +226,7 @@ def test_rows_by_numbers_are_the_rows_of_the_keys(given_steps: list[Any]) -> Non
             for key, row in zip(keys, rows.tolist(), strict=True):
                 assert window.keys[row] == key
                 assert model.setdefault(key, row) == row
-        assert window.rows == model
+        assert (window.listed(), window.count) == (model, len(model))
         assert window.closed_rows().tolist() == sorted(closed)
         assert window.first < 0 or sorted(model.values()) == list(range(window.first, len(window.keys)))
         settled = {window.keys[row]: row for row in (*model.values(), *closed) if row < window.sealed}
@@ -232,6 +234,7 @@ def test_rows_by_numbers_are_the_rows_of_the_keys(given_steps: list[Any]) -> Non
     known = window.first
     window.find_first()
     assert known in (-1, window.first)
+    assert window.listed() == model
     assert window.first < 0 or sorted(model.values()) == list(range(window.first, len(window.keys)))
 
 

@@ -82,9 +82,9 @@ class PaneFiring:
             if not keys:
                 window.passed = self._blocked.unblocked
                 return
-            before = len(window.rows)
+            before = window.count
             self.produce_of(window, keys)
-            waiting += len(keys) - (before - len(window.rows))
+            waiting += len(keys) - (before - window.count)
 
     def produce_of(self, window: WindowPanes, keys: Sequence[bytes]) -> None:
         """Produce the results of some keys that have panes in a window that has ended, until the batch is full."""

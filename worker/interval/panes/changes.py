@@ -127,6 +127,7 @@ def _apply(table: PaneTable, change: PaneChange) -> None:
     if name not in table.windows:
         check_form(change.form, kinds)
     window = table.changing(name, kinds)
+    by_key = window.rows  # it follows each change from here on
     rows, keys = np.frombuffer(change.rows, _ROW).astype(np.int64), change.keys
     if len(rows):
         known = window.keys
@@ -134,11 +135,11 @@ def _apply(table: PaneTable, change: PaneChange) -> None:
         for row, key in zip(rows[len(rows) - len(keys) :].tolist(), keys, strict=True):
             window.key_bytes += len(key) - len(known[row])
             known[row] = key
-            window.rows[key] = row
+            by_key[key] = row
         window.grow()
         window.put(rows, [_unpacked(kind, content) for kind, content in change.columns])
     for row in np.frombuffer(change.closed, _ROW).tolist():
-        del window.rows[window.keys[row]]
+        del by_key[window.keys[row]]
     window.sealed, window.reach, window.numbered, window.first = len(window.keys), None, None, -1
 
 

@@ -11,7 +11,8 @@ Invariant: columns are as of the last sealed commit. What the batch at hand adds
 the rows that it closes are in ``closing`` and ``leaving``. So what bases and readers get is never ahead of the journal.
 
 A window that ends has its results made in the order of its rows. As long as no pane leaves it in another way, its rows
-are known from where they begin (``first``), and nothing is looked up for a result.
+are known from where they begin (``first``). Then nothing is looked up for a result, and ``rows`` is only made if a pane
+is looked up by its key.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ class WindowPanes:
     """The panes of one window."""
 
     __slots__ = (
-        "added", "closing", "columns", "counted", "end", "first", "form", "key_bytes", "keys", "leaving", "numbered",
-        "passed", "reach", "rows", "sealed", "start",
+        "_rows", "added", "closing", "columns", "counted", "end", "first", "form", "key_bytes", "keys", "leaving",
+        "numbered", "passed", "reach", "sealed", "start",
     )  # fmt: skip
 
     def __init__(self, name: WindowName, kinds: Iterable[str]) -> None:
@@ -73,8 +74,10 @@ class WindowPanes:
         import numpy as np
 
         self.start, self.end, self.form = name
-        self.rows: dict[bytes, int] = {}
-        """The rows of the panes that are here, by key."""
+        self._rows: dict[bytes, int] | None = None
+        """The rows of the panes that are here, by key. None: ``first`` and ``keys`` say it.
+
+        Invariant (G1): it is there if ``first`` is negative. If it is there, it follows each change."""
         self.keys: list[bytes] = []
         """The keys by row, also those whose panes are not here any more."""
         self.key_bytes = 0
@@ -107,6 +110,24 @@ class WindowPanes:
         return self.start, self.end, self.form
 
     @property
+    def rows(self) -> dict[bytes, int]:
+        """The rows of the panes that are here, by key. The first call makes it: a step for all panes."""
+        self._rows = self.listed()
+        return self._rows
+
+    def listed(self) -> dict[bytes, int]:
+        """``rows``. If it is not there yet, it is made for the caller alone."""
+        if self._rows is not None:
+            return self._rows
+        return dict(zip(self.keys[self.first :], range(self.first, len(self.keys)), strict=True))
+
+    @property
+    def count(self) -> int:
+        """The number of panes that are here. Any thread may ask."""
+        rows = self._rows
+        return len(self.keys) - self.first if rows is None else len(rows)
+
+    @property
     def timer(self) -> tuple[int, TimeDomain, str]:
         """The timer that each pane stands for, also while it is here: time, domain and tag."""
         return self.end, TimeDomain.EVENT_TIME, window_tag(self.start, self.end)
@@ -129,7 +150,8 @@ class WindowPanes:
         import numpy as np
 
         added = range(len(self.keys), len(self.keys) + len(keys))
-        self.rows.update(zip(keys, added, strict=True))
+        if self._rows is not None:
+            self._rows.update(zip(keys, added, strict=True))
         self.keys += keys
         self.key_bytes += sum(map(len, keys))
         self.grow()
@@ -139,7 +161,7 @@ class WindowPanes:
         """The rows of keys by their numbers in an index. A key without a pane gets one."""
         import numpy as np
 
-        if len(index.keys) > _SPARSE * (len(self.rows) + len(numbers)):
+        if len(index.keys) > _SPARSE * (self.count + len(numbers)):
             # A place for each key of the index would cost more than the panes (G13).
             self.numbered = None
             chosen, places = np.unique(numbers, return_inverse=True)
@@ -155,7 +177,7 @@ class WindowPanes:
             missing, all_keys = distinct(numbers[unknown], len(index.keys)), index.keys
             keys = [all_keys[number] for number in missing.tolist()]
             # If each pane has its number here, the others are new, and are not looked up.
-            known[missing] = self._new_rows(keys) if count == len(self.rows) else self.rows_of(keys)
+            known[missing] = self._new_rows(keys) if count == self.count else self.rows_of(keys)
             count += len(missing)
             rows = known[numbers]
         self.numbered = index.generation, known, count
@@ -243,10 +265,8 @@ class WindowPanes:
         if not self._are_first(keys):
             self.close(keys)
             return
-        if len(keys) == len(self.rows):
-            self.rows.clear()
-        else:
-            deque(map(self.rows.pop, keys), maxlen=0)
+        if self._rows is not None:
+            deque(map(self._rows.pop, keys), maxlen=0)
         end = self.first + len(keys)
         self.leaving = range(self.leaving.start if self.leaving else self.first, end)
         self.first, self.numbered = end, None
@@ -264,7 +284,7 @@ class WindowPanes:
 
     def settled(self) -> dict[bytes, int]:
         """The rows of all panes as of the last sealed commit."""
-        rows = {key: row for key, row in self.rows.items() if row < self.sealed}
+        rows = {key: row for key, row in self.listed().items() if row < self.sealed}
         rows.update((self.keys[row], row) for row in self.closed_rows().tolist() if row < self.sealed)
         return rows
 
@@ -278,7 +298,10 @@ class WindowPanes:
     def find_first(self) -> None:
         """Find where its rows begin, after they were read from a journal."""
         first = min(self.rows.values(), default=len(self.keys))
-        self.first = first if len(self.rows) == len(self.keys) - first else -1
+        if self.count == len(self.keys) - first:
+            self.first, self._rows = first, None
+        else:
+            self.first = -1
 
     @property
     def bytes(self) -> int:
@@ -320,7 +343,7 @@ class PaneTable:
             return None
         index = self.index
         spare = len(index.keys) - _MAX_SPARE
-        if spare > 0 and spare > max((len(window.rows) for window in self.windows.values()), default=0):
+        if spare > 0 and spare > max((window.count for window in self.windows.values()), default=0):
             index.empty()
         numbers = index.numbers_of(keys, selector(indexes))
         self._count_index()
@@ -333,20 +356,20 @@ class PaneTable:
 
     def __len__(self) -> int:
         """The number of panes. Each is a timer, too. Any thread may ask."""
-        return sum(len(window.rows) for window in list(self.windows.values()))
+        return sum(window.count for window in list(self.windows.values()))
 
     @property
     def largest(self) -> WindowPanes | None:
         """The window with the most panes. None: there are no panes. Any thread may ask."""
         # The event loop's thread may change the table. To list it is one step of the interpreter.
         windows = list(self.windows.values())
-        return max((one for one in windows if one.rows), key=lambda one: len(one.rows), default=None)
+        return max((one for one in windows if one.count), key=lambda one: one.count, default=None)
 
     @property
     def first_end(self) -> int | None:
         """The end of the first window that has panes. No pane is due before it. None: there are none."""
         if not self._sought:
-            self._first = min((one.end for one in self.windows.values() if one.rows), default=None)
+            self._first = min((one.end for one in self.windows.values() if one.count), default=None)
             self._sought = True
         return self._first
 
@@ -354,11 +377,11 @@ class PaneTable:
         """The windows with panes that end by ``upto``, in the order of their ends."""
         if (first := self.first_end) is None or first > upto:
             return []
-        return sorted((one for one in self.windows.values() if one.rows and one.end <= upto), key=_by_end)
+        return sorted((one for one in self.windows.values() if one.count and one.end <= upto), key=_by_end)
 
     def others(self) -> list[WindowPanes]:
         """The windows with panes in another form than the present one."""
-        return [one for one in self.windows.values() if one.form != self.form and one.rows]
+        return [one for one in self.windows.values() if one.form != self.form and one.count]
 
     def of_key(self, key: bytes, upto: int = MAX_TIMESTAMP) -> list[WindowPanes]:
         """The windows that end by ``upto`` in which the key has a pane here, in the order of their ends.
@@ -367,7 +390,7 @@ class PaneTable:
         """
         if upto < MAX_TIMESTAMP and ((first := self.first_end) is None or first > upto):
             return []
-        found = [one for one in self.windows.values() if key in one.rows and one.end <= upto]
+        found = [one for one in self.windows.values() if one.end <= upto and key in one.rows]
         return sorted(found, key=_by_end) if len(found) > 1 else found
 
     def with_panes(self, keys: Iterable[bytes], windows: Iterable[WindowPanes]) -> list[bytes]:
@@ -393,10 +416,10 @@ class PaneTable:
     def settle(self) -> None:
         """What has changed is sealed. Windows without panes leave the table."""
         for name, window in self.changed.items():
-            now = window.bytes if window.rows else 0
+            now = window.bytes if window.count else 0
             self.bytes += now - window.counted
             window.counted = now
-            if not window.rows:
+            if not window.count:
                 del self.windows[name]
         self.changed, self._sought = {}, False
         if not self.windows and self._index_bytes and self.index.keys:
