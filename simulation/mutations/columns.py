@@ -222,7 +222,7 @@ rewriting(
     "part._bounds[1:] - part._bounds[0] + end",
     "part._bounds[1:] + end",
     seeds=0,
-    test="tests/worker/log/test_packed_records.py::test_a_log_of_packed_values_is_that_of_others",
+    test="tests/rpc/test_packed_values.py::test_joined_values_keep_their_order",
     why=_FEW,
 )
 

@@ -117,8 +117,8 @@ def test_a_scrape_amid_a_change_of_windows_has_all() -> None:
             table.windows[0, end, b""] = WindowPanes((0, end, b""), ())
             return super().count
 
-    ((name, window),) = table.windows.items()
-    table.windows[name] = changing = Changing(name, ["<i8"])
+    (window,) = table.windows.values()
+    table.windows[window.name] = changing = Changing(window.name, ["<i8"])
     changing.rows_of(window.keys)
     samples = {one.name: one.samples for one in WorkerCollector(tallies).collect()}
     for name in ("millwheel_cached_keys", "millwheel_timers"):
