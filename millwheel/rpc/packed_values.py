@@ -172,8 +172,8 @@ def stored_form(value: Any) -> Any:
     """What an encoder of MessagePack stores for packed values: the array that they are.
 
     Raises:
-        NotImplementedError: It is another object, which has no stored form.
+        TypeError: It is another object, which has no stored form.
     """
     if isinstance(value, PackedValues):
         return value.stored()
-    raise NotImplementedError(f"a {type(value).__name__} has no stored form")
+    raise TypeError(f"a {type(value).__name__} has no stored form")

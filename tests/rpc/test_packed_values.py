@@ -66,5 +66,5 @@ def test_values_stay_packed_if_most_of_them_are() -> None:
 
 
 def test_other_objects_have_no_stored_form() -> None:
-    with pytest.raises(NotImplementedError, match="a object has no stored form"):
+    with pytest.raises(TypeError, match="a object has no stored form"):
         encode(object())

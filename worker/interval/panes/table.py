@@ -62,7 +62,11 @@ def named_form(fold: Fold) -> bytes:
 
 
 class WindowPanes:
-    """The panes of one window."""
+    """The panes of one window.
+
+    It has many attributes: its columns and rows, and what the batch at hand does to them. And it has many methods, for
+    each way in which a pane begins, is found, and leaves.
+    """
 
     __slots__ = (
         "_rows", "added", "closing", "columns", "counted", "end", "first", "form", "key_bytes", "keys", "leaving",
