@@ -179,7 +179,7 @@ rewriting(
     "lengths-of-keys-uncounted",
     "G13",
     "panes by columns count the lengths of their keys",
-    WindowPanes._new_rows,
+    WindowPanes,
     "self.key_bytes += sum(map(len, keys))",
     "pass",
     seeds=0,

@@ -260,8 +260,7 @@ async def test_a_cursor_delivers_what_is_logged_and_not_yet_acked(cluster: Clust
 
 
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 255])
-async def test_packed_values_come_as_others_do(cluster: Cluster, size: int) -> None:
-    """Protobuf has another length before values of 128 bytes."""
+async def test_packed_values_of_any_length_come_as_others(cluster: Cluster, size: int) -> None:
     values = [b"%d" % number * size for number in range(3)]
     await cluster.produce(PackedValues.pack([b"x" * size for _ in values]))
     await cluster.produce(values)
