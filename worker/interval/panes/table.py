@@ -278,6 +278,7 @@ class WindowPanes:
     def reopen(self, key: bytes) -> None:
         """The pane stays: what the batch did for its key is undone."""
         self.rows[key] = self.closing.pop(key)
+        self.first = -1
 
     def closed_rows(self) -> Rows:
         """The rows whose panes leave the table with the batch at hand, in increasing order."""
@@ -294,9 +295,10 @@ class WindowPanes:
 
     def settled_row(self, key: bytes) -> int | None:
         """The row of the key's pane as of the last sealed commit. None: it had none."""
+        if self.leaving:  # who asks for one key asks for others, too
+            self.closing.update((self.keys[row], row) for row in self.leaving)
+            self.leaving = range(0)
         row = self.rows.get(key, self.closing.get(key))
-        if row is None and self.leaving:
-            row = next((one for one in self.leaving if self.keys[one] == key), None)
         return None if row is None or row >= self.sealed else row
 
     def find_first(self) -> None:
