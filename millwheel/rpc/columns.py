@@ -22,6 +22,7 @@ from millwheel.errors import NotInstalledError
 from millwheel.model.limits import MAX_KEY_BYTES
 from millwheel.rpc.column_keys import ColumnKeys, KeySource, is_key_type, longest_in, numpy_here, text_types
 from millwheel.rpc.nullable_column import NullableColumn, items_at, truths_of, validity_of
+from millwheel.rpc.packed_values import PackedValues
 from millwheel.rpc.v1 import delivery_pb2 as wire
 
 __all__ = [
@@ -467,9 +468,11 @@ def bytes_of(values: Sequence[bytes], count: int | None = None) -> int:
     """The size of values in memory. ``count``: of so many of them, if they are columns: all count alike."""
     if isinstance(values, RecordColumns):
         return values.average * (len(values) if count is None else count)
-    return sum(map(len, values))
+    return values.size if isinstance(values, PackedValues) else sum(map(len, values))
 
 
 def longest_of(values: Sequence[bytes]) -> int:
     """The size of the longest value, or a bound of it. 0 if there is none."""
+    if isinstance(values, PackedValues):
+        return values.longest if values else 0
     return values.longest if isinstance(values, RecordColumns) else max(map(len, values), default=0)

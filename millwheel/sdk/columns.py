@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from millwheel.model.time import Timestamp
+from millwheel.rpc.packed_values import PackedValues
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -106,3 +107,5 @@ class ColumnWindows:
     result_type: Any = None
     encode_columns: Callable[[Sequence[bytes], Timestamp, Timestamp, Sequence[Any]], list[bytes] | None] | None = None
     """Encodes results of ``result_type`` without making them. It returns None where that is not possible."""
+    pack_columns: Callable[[Sequence[bytes], Timestamp, Timestamp, Sequence[Any]], PackedValues | None] | None = None
+    """As ``encode_columns``, into one buffer."""

@@ -266,8 +266,8 @@ def _by_columns(
     stream = streams[windows.output]
     codec = _codec_of(name, stream)
     plain = codec.format is ValueFormat.MSGPACK and stream.type == windows.result_type
-    encode, by_columns = codec.verify_all if verify else None, windows.encode_columns if plain else None
-    return replace(windows, encode=encode, encode_columns=by_columns)
+    windows = windows if plain else replace(windows, encode_columns=None, pack_columns=None)
+    return replace(windows, encode=codec.verify_all if verify else None)
 
 
 def consumers_of(topology: TopologyGraph, stream: str) -> list[tuple[str, Callable[[Any], bytes]]]:

@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from millwheel.model.limits import MAX_VALUE_BYTES
 from millwheel.model.time import LAST_TIMESTAMP, Timestamp
-from millwheel.rpc.columns import RecordColumns
+from millwheel.rpc.columns import RecordColumns, bytes_of, longest_of
 from millwheel.sdk.context_timers import TimersAndHold
 from millwheel.sdk.effects import ProducedColumns, ProducedRead, ProducedTable, Production, Targets
 from millwheel.sdk.errors import (
@@ -299,7 +299,7 @@ def production_of(scope: Scope, stream: str, at: Timestamp) -> Callable[[bytes, 
 
 def productions_of(
     scope: Scope, stream: str, at: Timestamp, encode: EncodeAll | None = None
-) -> Callable[[Sequence[bytes], Sequence[Any], list[bytes] | None, int], ProducedColumns | None] | None:
+) -> Callable[[Sequence[bytes], Sequence[Any], Sequence[bytes] | None, int], ProducedColumns | None] | None:
     """A function from keys and a value of each to what their hooks produce, as ``production_of`` makes it one by one.
 
     ``encode`` encodes many values, each as the output's encoder does. The function also takes the encoded values, if
@@ -316,13 +316,13 @@ def productions_of(
     encode_all = encode or partial(_encode_each, binding.encode)
 
     def produced(
-        keys: Sequence[bytes], values: Sequence[Any], encoded: list[bytes] | None, most: int
+        keys: Sequence[bytes], values: Sequence[Any], encoded: Sequence[bytes] | None, most: int
     ) -> ProducedColumns | None:
         count = len(keys)
         try:
             if encoded is None:
                 encoded = _encode_up_to(most, encode_all, values)
-            if encoded is None or len(encoded) != count or max(map(len, encoded)) > MAX_VALUE_BYTES:
+            if encoded is None or len(encoded) != count or longest_of(encoded) > MAX_VALUE_BYTES:
                 return None
             if isinstance(route, FixedRoute):
                 targets: Targets = route.targets
@@ -332,7 +332,7 @@ def productions_of(
                 targets = route_all(values)
         except Exception:
             return None
-        size = sum(map(len, encoded)) + sum(map(len, keys)) + count * (len(name) + _PRODUCTION_BYTES)
+        size = bytes_of(encoded) + sum(map(len, keys)) + count * (len(name) + _PRODUCTION_BYTES)
         size += _bytes_of(targets, count)
         if size >= most:
             return None

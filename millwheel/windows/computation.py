@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import repeat
 from typing import Any, Final, Generic, TypeVar
 
@@ -20,6 +21,7 @@ from millwheel.sdk.errors import UsageError
 from millwheel.sdk.records import Record, Timer
 from millwheel.windows.assigners import Assigner, SessionWindows, Window, tumbling_size
 from millwheel.windows.early import Early, check_early
+from millwheel.windows.packed_results import packer_of
 from millwheel.windows.result import Result, Row, encoder_of
 
 __all__ = [
@@ -142,9 +144,12 @@ class Aggregate(Computation[Any, Panes[A]]):
             values = accumulators if result is same else map(result, accumulators)
             return list(map(row, keys, repeat(start), repeat(end), values, repeat(0)))
 
-        by_columns = encoder_of(result_type_of(self.aggregator), result) if row is Result else None
         kind = self.outputs[self.output]
-        return ColumnWindows(*size, fold, make, self.output, result_type=kind, encode_columns=by_columns)
+        found = ColumnWindows(*size, fold, make, self.output, result_type=kind)
+        if row is not Result:
+            return found
+        of = result_type_of(self.aggregator), result
+        return replace(found, encode_columns=encoder_of(*of), pack_columns=packer_of(*of))
 
     def process_record(self, ctx: Context[Panes[A]], record: Record[Any]) -> None:
         """Add the record to its windows, and set a timer for the end of each new window."""

@@ -13,7 +13,7 @@ from millwheel.agg.reading import same
 from millwheel.model.time import Timestamp
 from millwheel.sdk.exact_types import exact_test_of_all
 
-__all__ = ["Result", "Row", "encoder_of"]
+__all__ = ["Result", "Row", "encoded_frame", "encoder_of", "text_head"]
 
 T = TypeVar("T")
 
@@ -65,9 +65,7 @@ def encoder_of(
     exact = exact_test_of_all(value_type)
     if exact is None:
         return None
-    first, *names = map(_encode, Result.__struct_fields__)
-    begin = bytes([_FIXED_MAP | len(names) + 1]) + first
-    tail = names.pop() + _encode(0)
+    begin, names, tail = encoded_frame()
 
     def encoded(
         keys: Sequence[bytes], start: Timestamp, end: Timestamp, accumulators: Sequence[Any]
@@ -76,9 +74,21 @@ def encoder_of(
         if not (b"".join(keys).isascii() and exact(values)):
             return None
         sizes = list(map(len, keys))
-        heads = {size: begin + _encode("x" * size)[: -size or None] for size in set(sizes)}
+        heads = {size: begin + text_head(size) for size in set(sizes)}
         middle = names[0] + _encode(start) + names[1] + _encode(end) + names[2]
         parts = zip(map(heads.__getitem__, sizes), keys, repeat(middle), map(_encode, values), repeat(tail))
         return list(map(b"".join, parts))
 
     return encoded
+
+
+def encoded_frame() -> tuple[bytes, list[bytes], bytes]:
+    """What first results have in MessagePack before the key, the names of start, end and value, and what follows."""
+    first, *names = map(_encode, Result.__struct_fields__)
+    begin = bytes([_FIXED_MAP | len(names) + 1]) + first
+    return begin, names[:-1], names[-1] + _encode(0)
+
+
+def text_head(size: int) -> bytes:
+    """What a text of so many bytes has before it in MessagePack."""
+    return _encode("x" * size)[: -size or None]

@@ -48,8 +48,8 @@ rewriting(
     "G1",
     "an entry says which panes have left the table",
     changes,
-    "np.sort(np.fromiter(closing.values(), np.int64, len(closing)))",
-    "rows[:0]",
+    "window.keys[window.sealed :], window.closed_rows()",
+    "window.keys[window.sealed :], rows[:0]",
 )
 
 rewriting(
@@ -129,10 +129,10 @@ rewriting(
     "G12",
     "a base has the panes that only a batch behind it closes",
     WindowPanes.settled,
-    "rows.update((key, row) for key, row in self.closing.items() if row < self.sealed)",
+    "rows.update((self.keys[row], row) for row in self.closed_rows().tolist() if row < self.sealed)",
     "pass",
     seeds=0,
-    test=_CORE + "a_base_amid_a_batch_has_the_committed_panes",
+    test=_CORE + "a_base_has_panes_that_leave_out_of_their_order",
     why=_FEW,
 )
 
@@ -141,10 +141,10 @@ rewriting(
     "G12",
     "a base has no pane that only a batch behind it makes",
     WindowPanes.settled,
-    "{key: row for key, row in self.rows.items() if row < self.sealed}",
-    "dict(self.rows)",
+    "{key: row for key, row in self.listed().items() if row < self.sealed}",
+    "dict(self.listed())",
     seeds=0,
-    test=_CORE + "a_base_amid_a_batch_has_the_committed_panes",
+    test=_CORE + "a_base_has_no_new_pane_of_a_window_out_of_order",
     why=_FEW,
 )
 
@@ -285,7 +285,7 @@ rewriting(
     "G1",
     "panes in columns of another form move before a record of their key runs",
     PaneTable.others,
-    "if one.form != self.form and one.rows",
+    "if one.form != self.form and one.count",
     "if False",
     seeds=0,
     test=_SCRIPTS + "columns_and_hooks_agree_in_these_cases",

@@ -108,16 +108,18 @@ def test_a_scrape_amid_a_change_of_windows_has_all() -> None:
     tallies, table = tallies_with_windows()
     more = (number for number in range(100, 200))
 
-    class Changing(dict[bytes, int]):
+    class Changing(WindowPanes):
         """The event loop's thread goes on between two steps of the scrape."""
 
-        def __len__(self) -> int:
+        @property
+        def count(self) -> int:
             end = next(more)
             table.windows[0, end, b""] = WindowPanes((0, end, b""), ())
-            return super().__len__()
+            return super().count
 
     (window,) = table.windows.values()
-    window.rows = Changing(window.rows)
+    table.windows[window.name] = changing = Changing(window.name, ["<i8"])
+    changing.rows_of(window.keys)
     samples = {one.name: one.samples for one in WorkerCollector(tallies).collect()}
     for name in ("millwheel_cached_keys", "millwheel_timers"):
         assert [sample.value for sample in samples[name]] == [2]

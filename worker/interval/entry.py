@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from millwheel.errors import NotInstalledError
 from millwheel.model.incarnation import IncarnationId
+from millwheel.rpc.packed_values import stored_form
 from millwheel.sdk.effects import Targets, each_target
 from millwheel.store.contract import CorruptValueError
 from millwheel.worker.interval.column_run import ColumnRun
@@ -80,7 +81,8 @@ class ProductionRun(msgspec.Struct, array_like=True, frozen=True):
     """[(consumer, key)]: the key there of all productions, or a list with that of each."""
     producers: list[bytes | tuple[int, bytes]]
     """The producing key of one, or (number, key) of so many that follow one another."""
-    values: list[bytes]
+    values: Sequence[bytes]
+    """A list, or ``PackedValues``, which are stored alike."""
     times: list[int | tuple[int, int]]
     """The timestamp of one, or (number, timestamp) of so many that follow one another."""
 
@@ -94,7 +96,9 @@ class ProductionRun(msgspec.Struct, array_like=True, frozen=True):
         """About how many bytes more its rows have. A takeover makes rows of it."""
         names = len(self.stream) + sum(len(consumer) for consumer, _ in self.targets)
         keys = sum(len(key) for _, key in self.targets if isinstance(key, bytes))
-        producers = sum(one[0] * len(one[1]) for one in self.producers if isinstance(one, tuple))
+        producers = 0
+        if tuple in set(map(type, self.producers)):
+            producers = sum(one[0] * len(one[1]) for one in self.producers if isinstance(one, tuple))
         return len(self.values) * (names + keys + _ROW_BYTES) + producers
 
     def each_producer(self) -> list[bytes]:
@@ -188,7 +192,7 @@ class BaseMeta(msgspec.Struct, array_like=True, frozen=True):
     """First key, end, bound: watermark bounds of keys from before a merge that the watermark has not passed."""
 
 
-_encoder = msgspec.msgpack.Encoder()
+_encoder = msgspec.msgpack.Encoder(enc_hook=stored_form)
 encode = _encoder.encode
 _entry_decoder = msgspec.msgpack.Decoder(IntervalEntry)
 

@@ -95,13 +95,19 @@ def _check_panes(state: IntervalState) -> None:
     for window in panes.windows.values():
         require(window.sealed <= len(window.keys), "a sealed row has a key")
         require(all(len(column) >= len(window.keys) for column in window.columns), "each row has its columns")
-        for rows in (window.rows, window.closing):
+        here = window.listed()  # to make its rows would change what is checked
+        require(len(here) == window.count, "each pane has its key")
+        for rows in (here, window.closing):
             require(all(window.keys[row] == key for key, row in rows.items()), "each pane has its row")
-        require(window.rows.keys().isdisjoint(window.closing), "a pane that leaves the table is not there")
+        require(here.keys().isdisjoint(window.closing), "a pane that leaves the table is not there")
+        leaving = {window.keys[row] for row in window.leaving}
+        require(leaving.isdisjoint(here) and leaving.isdisjoint(window.closing), "a pane leaves the table once")
+        rows = {key: row for row, key in enumerate(window.keys) if row >= window.first}
+        require(window.first < 0 or rows == here, "the first row of a window is known")
         tag = window.timer[2]
-        both = any(timers.get(key, tag) is not None for key in window.rows)
+        both = any(timers.get(key, tag) is not None for key in here)
         require(not both, "a pane is in the table or in the state of its key (G1)")
-    ends = [window.end for window in panes.windows.values() if window.rows]
+    ends = [window.end for window in panes.windows.values() if window.count]
     require(panes.first_end == min(ends, default=None), "the first end of a window is known (G7)")
 
 

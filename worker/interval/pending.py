@@ -22,7 +22,7 @@ def pending_work(state: IntervalState) -> PendingWork:
     sketch.add((outbound.held, outbound.count()) for outbound in state.outbox)
     sketch.add(state.holds.items())
     sketch.add(state.timers.tables[TimeDomain.EVENT_TIME].times())
-    sketch.add((window.end, len(window.rows)) for window in state.panes.windows.values() if window.rows)
+    sketch.add((window.end, window.count) for window in state.panes.windows.values() if window.count)
     # For a part of spilled timers only the first time is known.
     sketch.add((part.first, part.count) for part in state.timers.spilled.of_domain(TimeDomain.EVENT_TIME))
     return PendingWork(sketch, min(state.intake.newest, MAX_TIMESTAMP))

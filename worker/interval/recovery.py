@@ -161,6 +161,8 @@ def _fill_state(state: IntervalState, whole: _IntervalWhole, productions: Produc
     state.clocks.restore(whole.watermark, whole.wall, whole.key_bounds)
     state.output.rise(whole.output)
     state.journal.restore_counts(whole.counts.row)
+    for window in state.panes.windows.values():
+        window.find_first()
     ordered = sorted(productions.items(), key=lambda item: item[0][1])
     for sequence in sorted({sequence for sequence, _, _ in productions}):
         rows = [row for place, row in ordered if place[0] == sequence]
@@ -170,7 +172,7 @@ def _fill_state(state: IntervalState, whole: _IntervalWhole, productions: Produc
             state.timers.note_due(key, setting.at)
         highest = max(bound for _, _, bound in state.clocks.key_bounds.rows())
         for window in state.panes.due(highest):
-            for key in window.rows:
+            for key in window.listed():
                 state.timers.note_due(key, window.end)
 
 

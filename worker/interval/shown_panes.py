@@ -37,8 +37,8 @@ def first_pane(panes: PaneTable) -> tuple[bytes, str] | None:
     """Key and tag of a pane of the first window. None: there is none."""
     first = panes.first_end
     for window in panes.windows.values():
-        if window.end == first and window.rows:
-            return next(iter(window.rows)), window.timer[2]
+        if window.end == first and window.count:
+            return window.first_keys(0, 1)[0], window.timer[2]
     return None
 
 

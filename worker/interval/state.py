@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import islice
 from typing import Final
 
 from millwheel.model.incarnation import IncarnationId
@@ -102,8 +101,8 @@ class IntervalState(IntervalSetup):
         if window is None:
             return states
         # The event loop's thread may fire the window meanwhile. This is one step of the interpreter.
-        some = list(islice(window.rows, _SAMPLED_KEYS))
-        return states + len(window.rows) * sum(key not in self.cells for key in some) // max(1, len(some))
+        some = window.first_keys(0, _SAMPLED_KEYS)
+        return states + window.count * sum(key not in self.cells for key in some) // max(1, len(some))
 
     @property
     def watermark(self) -> int:

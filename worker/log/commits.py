@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
+from millwheel.rpc.packed_values import joined_values
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.dedup import IdDelta
 from millwheel.worker.id_segments import IdSegments
@@ -132,7 +133,7 @@ class LogCommits:
         delta: IdDelta | None,
     ) -> LogEntry:
         state, watermark = self.state, self.state.watermark
-        values = list(chain.from_iterable(chunk.values for chunk in chunks))
+        values = joined_values([chunk.values for chunk in chunks])
         timestamps = list(chain.from_iterable(chunk.timestamps for chunk in chunks))
         late = sum(sum(at < watermark for at in one.timestamps) for one in chunks if one.held < watermark)
         duplicates, state.ids.duplicates = state.ids.duplicates, 0

@@ -5,10 +5,12 @@ All are MessagePack arrays that begin with their format number. A reader refuses
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
 
+from millwheel.rpc.packed_values import stored_form
 from millwheel.store.contract import CorruptValueError
 from millwheel.worker.log.cursors import CursorFacts
 from millwheel.worker.log.letters import LetterChange, LetterFacts
@@ -31,7 +33,8 @@ class LogEntry(msgspec.Struct, array_like=True, frozen=True):
     """How long the log had been served when the entry was sealed, in microseconds. Retention is measured by it."""
     first: int
     """The offset of the first record."""
-    values: list[bytes]
+    values: Sequence[bytes]
+    """A list, or ``PackedValues``, which are stored alike."""
     timestamps: list[int]
     cuts: list[int]
     """Offsets at which a segment ends. They are journaled, so that every owner has the same segments."""
@@ -69,7 +72,7 @@ class SegmentBlob(msgspec.Struct, array_like=True, frozen=True):
 
     format: int
     first: int
-    values: list[bytes]
+    values: Sequence[bytes]
     timestamps: list[int]
     mark_offsets: list[int]
     mark_values: list[int]
@@ -77,7 +80,7 @@ class SegmentBlob(msgspec.Struct, array_like=True, frozen=True):
 
 Blob = TypeVar("Blob", LogEntry, LogMeta, SegmentBlob)
 
-encode = msgspec.msgpack.Encoder().encode
+encode = msgspec.msgpack.Encoder(enc_hook=stored_form).encode
 _decoders: dict[type, msgspec.msgpack.Decoder[Any]] = {
     type_: msgspec.msgpack.Decoder(type_) for type_ in (LogEntry, LogMeta, SegmentBlob)
 }

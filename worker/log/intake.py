@@ -9,6 +9,7 @@ from typing import Final
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.model.watermarks import InputWatermark, MinTracker
 from millwheel.rpc.column_keys import key_list
+from millwheel.rpc.packed_values import PackedValues, sizes_of
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.admission import DeliveryAdmission, column_problem
 from millwheel.worker.dedup import DeliveryVerdict
@@ -46,7 +47,7 @@ class LogChunk:
         receipt: LogReceipt,
         verdict: DeliveryVerdict,
         indexes: Sequence[int] | None,
-        values: list[bytes],
+        values: Sequence[bytes],
         timestamps: list[int],
         size: int,
     ) -> None:
@@ -178,13 +179,14 @@ class LogReceiver:
         """Queue fresh records, in chunks that each fit into a segment."""
         assert verdict is not None, "a log always checks for duplicates"
         receipt = LogReceipt(delivery, excluded)
-        # A log stores the records of columns one by one.
-        values = delivery.values if isinstance(delivery.values, list) else list(delivery.values)
+        # A log stores the records of columns one by one. Packed values are stored as they are.
+        values = delivery.values if isinstance(delivery.values, list | PackedValues) else list(delivery.values)
         timestamps = delivery.timestamps if isinstance(delivery.timestamps, list) else list(delivery.timestamps)
         delivery.values, delivery.keys = values, key_list(delivery.keys)
         whole = len(fresh) == len(values)
         if not whole:
-            values, timestamps = [values[index] for index in fresh], [timestamps[index] for index in fresh]
+            own = values.tolist() if isinstance(values, PackedValues) else values
+            values, timestamps = [own[index] for index in fresh], [timestamps[index] for index in fresh]
         size, limit = records_size(values), self._settings.segment_bytes
         put = self._intake.put
         if size <= limit:
@@ -200,8 +202,8 @@ def _cut(values: Sequence[bytes], limit: int) -> list[tuple[int, int, int]]:
     """(first, last + 1, size) of each chunk of a delivery that is too large for one segment."""
     cuts: list[tuple[int, int, int]] = []
     first = size = 0
-    for index, value in enumerate(values):
-        one = len(value) + RECORD_OVERHEAD_BYTES
+    for index, of_value in enumerate(sizes_of(values)):
+        one = of_value + RECORD_OVERHEAD_BYTES
         if size and size + one > limit:
             cuts.append((first, index, size))
             first, size = index, 0

@@ -6,6 +6,7 @@ identity, and returns them in its effects.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -192,7 +193,7 @@ class Publish:
 
     subscriber: Any
     first: int
-    values: list[bytes]
+    values: Sequence[bytes]
     timestamps: list[int]
     watermark: int
     next: int

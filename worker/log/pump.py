@@ -7,6 +7,8 @@ from itertools import accumulate
 from typing import Final
 
 from millwheel.model.time import MAX_TIMESTAMP
+from millwheel.rpc.columns import bytes_of
+from millwheel.rpc.packed_values import sizes_of
 from millwheel.rpc.v1.watermark_pb2 import HOLD_KIND_INPUT, HOLD_KIND_RECORD, HoldKind
 from millwheel.worker.log.checkpoint import LogCheckpointer
 from millwheel.worker.log.commits import LogCommits
@@ -74,13 +76,15 @@ class Subscribers:
     def _publish(self, session: SubscriberSession, segment: LogSegment, limit: int) -> Publish:
         settings, first = self.state.settings, session.position
         low = first - segment.first
-        values = segment.values[low : min(limit - segment.first, low + settings.publish_records)]
-        if sum(map(len, values)) > settings.publish_bytes:
+        values = segment.values.between(low, min(limit - segment.first, low + settings.publish_records))
+        if bytes_of(values) > settings.publish_bytes:
             values = values[: _fitting(values, settings.publish_bytes)]
         session.position = first + len(values)
         return self._response(session, first, values, segment.timestamps[low : low + len(values)])
 
-    def _response(self, session: SubscriberSession, first: int, values: list[bytes], timestamps: list[int]) -> Publish:
+    def _response(
+        self, session: SubscriberSession, first: int, values: Sequence[bytes], timestamps: list[int]
+    ) -> Publish:
         watermark, following, acked = session.sent = self._progress(session)
         session.credit -= 1
         life = session.cursor.life if session.cursor is not None else 0
@@ -158,7 +162,7 @@ class LogPump(OwnerPump[LogEvent, LogEffect]):
 
 def _fitting(values: Sequence[bytes], limit: int) -> int:
     """How many of the values fit into ``limit`` bytes, at least one."""
-    for count, size in enumerate(accumulate(map(len, values))):
+    for count, size in enumerate(accumulate(sizes_of(values))):
         if size > limit:
             return max(1, count)
     return len(values)

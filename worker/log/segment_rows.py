@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from millwheel.worker.log.entry import LOG_ENTRY_FORMAT, SegmentBlob, SegmentFacts, encode
+from millwheel.worker.log.segment_values import SegmentValues
 from millwheel.worker.log.segments import LogSegment
 
 __all__ = ["facts_of", "load_row", "row_of", "stored_segment"]
@@ -25,7 +26,8 @@ def stored_segment(facts: SegmentFacts) -> LogSegment:
 def row_of(segment: LogSegment) -> bytes:
     """A loaded segment's row."""
     offsets, marks = segment.mark_offsets, segment.mark_values
-    return encode(SegmentBlob(LOG_ENTRY_FORMAT, segment.first, segment.values, segment.timestamps, offsets, marks))
+    values = segment.values.whole()
+    return encode(SegmentBlob(LOG_ENTRY_FORMAT, segment.first, values, segment.timestamps, offsets, marks))
 
 
 def load_row(segment: LogSegment, blob: SegmentBlob) -> None:
@@ -40,6 +42,6 @@ def load_row(segment: LogSegment, blob: SegmentBlob) -> None:
             f"the row has {len(blob.values)} records from offset {blob.first}; "
             f"the log has {count} from offset {segment.first}"
         )
-    segment.values, segment.timestamps = blob.values, blob.timestamps
+    segment.values, segment.timestamps = SegmentValues(blob.values), blob.timestamps
     segment.mark_offsets, segment.mark_values = blob.mark_offsets, blob.mark_values
     segment.loaded = True

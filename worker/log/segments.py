@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from millwheel.model.time import MIN_TIMESTAMP
+from millwheel.rpc.columns import bytes_of
 from millwheel.worker.log.entry import LogEntry
+from millwheel.worker.log.segment_values import SegmentValues
 
 __all__ = ["RECORD_OVERHEAD_BYTES", "CommittedRecords", "LogSegment", "records_size"]
 
@@ -25,7 +27,7 @@ _MEMORY_OVERHEAD_BYTES: Final = 80
 
 def records_size(values: Sequence[bytes]) -> int:
     """Approximate bytes of records in the journal or in a row."""
-    return sum(map(len, values)) + RECORD_OVERHEAD_BYTES * len(values)
+    return bytes_of(values) + RECORD_OVERHEAD_BYTES * len(values)
 
 
 class LogSegment:
@@ -43,7 +45,7 @@ class LogSegment:
         """The log's ``age`` at the commit that wrote its oldest record."""
         self.watermark: int = MIN_TIMESTAMP
         """The watermark at its first record."""
-        self.values: list[bytes] = []
+        self.values = SegmentValues()
         self.timestamps: list[int] = []
         self.mark_offsets: list[int] = []
         self.mark_values: list[int] = []
@@ -63,7 +65,7 @@ class LogSegment:
             self.mark_values.append(entry.watermark)
         if self.end == self.first:
             self.opened, self.watermark = entry.age, entry.watermark
-        self.values += values
+        self.values.add(values)
         self.timestamps += timestamps
         self.end += len(values)
         self.size += records_size(values)

@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final
 
+from millwheel.worker.log.segment_values import SegmentValues
 from millwheel.worker.log.segments import CommittedRecords, LogSegment
 
 __all__ = ["StoredRecords"]
@@ -86,7 +87,8 @@ class StoredRecords(CommittedRecords):
         while self.memory > limit and self._clean:
             _, segment = self._clean.popitem(last=False)
             self.memory -= segment.memory
-            segment.values, segment.timestamps, segment.mark_offsets, segment.mark_values = [], [], [], []
+            segment.values, segment.timestamps = SegmentValues(), []
+            segment.mark_offsets, segment.mark_values = [], []
             segment.loaded = False
 
     def known(self, first: int) -> LogSegment | None:

@@ -12,6 +12,7 @@ from typing import Any, Final, assert_never
 
 from millwheel.rpc.errors import abort, answering
 from millwheel.rpc.failures import RequestError
+from millwheel.rpc.packed_values import PackedValues
 from millwheel.rpc.traces import wire_traces
 from millwheel.rpc.v1 import subscription_pb2 as wire
 from millwheel.rpc.v1.subscription_pb2_grpc import SubscriptionServiceServicer
@@ -43,6 +44,9 @@ _MAX_RESPONSES_AHEAD: Final = 4
 
 _RESPONSES_PER_FETCH: Final = _MAX_RESPONSES_AHEAD // 2
 """A fetch is an event of the log's core, with all that the core does for one. The other half is prepared meanwhile."""
+
+
+_VALUES: Final = wire.SubscribeResponse.VALUES_FIELD_NUMBER
 
 
 class _SubscribeCall:
@@ -141,9 +145,10 @@ async def _read_acks(requests: AsyncIterator[wire.SubscribeRequest], host: LogHo
 
 
 def _response(publish: Publish) -> wire.SubscribeResponse:
-    return wire.SubscribeResponse(
+    packed = publish.values.as_field(_VALUES) if isinstance(publish.values, PackedValues) else None
+    response = wire.SubscribeResponse(
         first_offset=publish.first,
-        values=publish.values,
+        values=() if packed is not None else publish.values,
         timestamps_us=publish.timestamps,
         watermark_us=publish.watermark,
         next_offset=publish.next,
@@ -152,3 +157,6 @@ def _response(publish: Publish) -> wire.SubscribeResponse:
         end_offset=publish.end,
         traces=wire_traces(publish.traces) if publish.traces else (),
     )
+    if packed is not None:
+        response.MergeFromString(packed)
+    return response

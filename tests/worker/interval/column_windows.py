@@ -63,8 +63,9 @@ def panes(driver: IntervalDriver) -> dict[tuple[str, int], int]:
     """The count of each pane in the table, by key and end."""
     found: dict[tuple[str, int], int] = {}
     for window in driver.state.panes.windows.values():
-        (column,) = window.present(window.rows, driver.state.panes.fold)
-        found.update(zip(((key.decode(), window.end) for key in window.rows), column.tolist(), strict=True))
+        keys = list(window.listed())
+        (column,) = window.present(keys, driver.state.panes.fold)
+        found.update(zip(((key.decode(), window.end) for key in keys), column.tolist(), strict=True))
     return found
 
 

@@ -179,7 +179,10 @@ def test_the_index_forgets_keys_of_former_windows() -> None:
 
 
 steps = st.lists(
-    st.tuples(st.sampled_from(["keys", "column", "close", "reopen", "empty"]), st.lists(short, min_size=1, max_size=6)),
+    st.tuples(
+        st.sampled_from(["keys", "column", "close", "finish", "reopen", "empty", "seal", "look"]),
+        st.lists(short, min_size=1, max_size=6),
+    ),
     max_size=20,
 )
 
@@ -187,27 +190,56 @@ steps = st.lists(
 @given(steps)
 @example([("column", [b"a", b"b"]), ("close", [b"a"]), ("column", [b"b", b"a"])])
 @example([("column", [b"a"]), ("close", [b"a"]), ("reopen", [b"a"]), ("column", [b"a"])])
+@example([("keys", [b"a"]), ("column", [b"a"])])
+@example([("keys", [b"a", b"b", b"c"]), ("close", [b"b"]), ("finish", [b"x"]), ("finish", [b"x"])])
+@example([("keys", [b"a", b"b", b"c"]), ("finish", [b"x"]), ("close", [b"c"]), ("keys", [b"d"]), ("finish", [b"x"])])
 def test_rows_by_numbers_are_the_rows_of_the_keys(given_steps: list[Any]) -> None:
+    """``finish``: as many keys as it has, from the first one on. A key leaves once in a batch."""
     table = PaneTable()
-    window, model = WindowPanes(NAME, ["<i8"]), dict[bytes, int]()
+    window, model, closed = WindowPanes(NAME, ["<i8"]), dict[bytes, int](), set[int]()
     for kind, keys in given_steps:
+        gone = {window.keys[row] for row in closed}
         if kind == "empty":
             table.index.empty()
+        elif kind == "look":
+            assert window.rows == model
+            settled = {window.keys[row]: row for row in (*model.values(), *closed) if row < window.sealed}
+            some = [key for key in keys if key not in model or key not in gone]
+            assert [window.settled_row(key) for key in some] == list(map(settled.get, some))
+        elif kind == "seal":
+            window.closing, window.leaving, window.sealed, closed = {}, range(0), len(window.keys), set()
+        elif kind == "finish":
+            first = window.first_keys(0, len(keys))
+            assert len(first) == min(len(keys), len(model))
+            assert window.present(first, None)[0].tolist() == [0] * len(first)
+            if not gone.intersection(first):
+                window.finish(first)
+                closed |= {model.pop(key) for key in first}
         elif kind in ("close", "reopen"):
             for key in keys:
-                if kind == "close" and key in model and key not in window.closing:
+                if kind == "close" and key in model and key not in gone:
                     window.close([key])
-                    del model[key]
+                    closed.add(model.pop(key))
                 elif kind == "reopen" and key in window.closing and key not in model:
                     model[key] = window.closing[key]
                     window.reopen(key)
+                    closed.discard(model[key])
         else:
             numbers = table.numbers_of(column(keys), range(len(keys))) if kind == "column" else None
             rows = window.rows_of(keys) if numbers is None else window.rows_of_numbers(numbers, table.index)
             for key, row in zip(keys, rows.tolist(), strict=True):
                 assert window.keys[row] == key
                 assert model.setdefault(key, row) == row
-        assert window.rows == model
+        assert (window.listed(), window.count) == (model, len(model))
+        assert window.closed_rows().tolist() == sorted(closed)
+        assert window.first < 0 or sorted(model.values()) == list(range(window.first, len(window.keys)))
+        settled = {window.keys[row]: row for row in (*model.values(), *closed) if row < window.sealed}
+        assert window.settled() == settled
+    known = window.first
+    window.find_first()
+    assert known in (-1, window.first)
+    assert window.listed() == model
+    assert window.first < 0 or sorted(model.values()) == list(range(window.first, len(window.keys)))
 
 
 @given(st.lists(st.integers(0, 30), max_size=30), st.integers(31, 600))

@@ -46,13 +46,51 @@ def test_a_base_amid_a_batch_has_the_committed_panes() -> None:
     driver.deliver(("c", "", 26), ("d", "", 26))  # in the batch behind the append, as the results are
     driver.watermark(10)
     assert panes(driver) == {("b", 30): 1, ("c", 30): 2, ("d", 30): 1}
-    before = {("a", 10): 1, ("b", 10): 1, ("b", 30): 1, ("c", 30): 1}
+    assert in_base(driver) == {("a", 10): 1, ("b", 10): 1, ("b", 30): 1, ("c", 30): 1}
+    driver.commit_all()
+    assert driver.sent() == [("a 0-10 1", 10), ("b 0-10 1", 10)]
+
+
+def in_base(driver: IntervalDriver) -> dict[tuple[str, int], int]:
+    """The panes of a base that is written now."""
     table = PaneTable()
     apply_changes(table, list(whole_table(driver.state.panes)), "the base")
     windows = table.windows.values()
-    assert {(key.decode(), one.end): one.columns[0][row] for one in windows for key, row in one.rows.items()} == before
+    return {(key.decode(), one.end): one.columns[0][row] for one in windows for key, row in one.rows.items()}
+
+
+@pytest.mark.guarantee("G12", section="6.2")
+def test_a_base_has_panes_that_leave_out_of_their_order() -> None:
+    """The result of one of them cannot be made, so it moves before the others leave."""
+    driver = driver_of(Results("b"), on_failure=RETRY)
+    driver.deliver(("a", "", 1), ("b", "", 1), ("c", "", 1))
+    driver.commit()
+    driver.deliver(("d", "", 25))
+    driver.watermark(10)
+    assert panes(driver) == {("d", 30): 1}
+    assert in_base(driver) == {("a", 10): 1, ("b", 10): 1, ("c", 10): 1, ("d", 30): 1}
     driver.commit_all()
-    assert driver.sent() == [("a 0-10 1", 10), ("b 0-10 1", 10)]
+    assert in_base(driver) == {("d", 30): 1}
+
+
+@pytest.mark.guarantee("G12", section="6.2")
+def test_a_base_has_no_new_pane_of_a_window_out_of_order() -> None:
+    """A record that fails has moved a pane, and back again."""
+
+    def keep(value: tuple[str, str]) -> bool:
+        if value[1] == "bad":
+            raise ValueError("not read")
+        return True
+
+    driver = driver_of(Results(), keep=keep, on_failure=RETRY)
+    driver.deliver(("a", "", 1), ("b", "", 1))
+    driver.commit()
+    driver.deliver(("a", "bad", 1), ("b", "", 1))
+    driver.commit_all()
+    driver.deliver(("c", "", 25))
+    driver.deliver(("d", "", 1))  # in the batch behind the append
+    assert panes(driver) == {("a", 10): 1, ("b", 10): 2, ("c", 30): 1, ("d", 10): 1}
+    assert in_base(driver) == {("a", 10): 1, ("b", 10): 2, ("c", 30): 1}
 
 
 @pytest.mark.guarantee("G1", section="6.1.1")

@@ -8,6 +8,7 @@ from typing import Any
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.failures import RequestError
+from millwheel.rpc.packed_values import PackedValues
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.memory import MemoryStore
 from millwheel.testing.store_effects import perform_at_store, result_of
@@ -131,7 +132,8 @@ class LogDriver(SingleCoreDriver[LogEvent, LogEffect]):
             self.position += len(values)
         sender = sender or Sender("injector/windows/p", 1, None, "injector/windows")
         times = [self.now] * len(values) if timestamps is None else list(timestamps)
-        delivery = m.Delivery(LOG, JOURNAL, self.stream, sender, ids, [b""] * len(values), list(values), times)
+        given = values if isinstance(values, PackedValues) else list(values)
+        delivery = m.Delivery(LOG, JOURNAL, self.stream, sender, ids, [b""] * len(values), given, times)
         self.handle(delivery)
         return delivery
 

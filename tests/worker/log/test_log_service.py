@@ -24,6 +24,7 @@ from millwheel.rpc.channel import open_channel
 from millwheel.rpc.clock import steady_now
 from millwheel.rpc.errors import answering
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.packed_values import PackedValues
 from millwheel.rpc.server import bind, create_server
 from millwheel.rpc.v1 import common_pb2 as common
 from millwheel.rpc.v1 import control_pb2 as control
@@ -171,7 +172,7 @@ class Cluster(RoutingServiceServicer):
         await self.leave()
         await self.take(worker)
 
-    async def produce(self, values: list[bytes], timestamps: list[int] | None = None) -> None:
+    async def produce(self, values: Sequence[bytes], timestamps: list[int] | None = None) -> None:
         """Deliver records, again and again until they are ACKed."""
         ids = PositionIds("windows/p/0", 0, list(range(self.position, self.position + len(values))))
         self.position += len(values)
@@ -256,6 +257,16 @@ async def test_a_cursor_delivers_what_is_logged_and_not_yet_acked(cluster: Clust
         assert first.durable == 3
     async with Subscription(STREAM, cursor="c", address=cluster.address) as second:
         assert offsets(await collected(second, 2)) == [3, 4]
+
+
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 255])
+async def test_packed_values_of_any_length_come_as_others(cluster: Cluster, size: int) -> None:
+    values = [b"%d" % number * size for number in range(3)]
+    await cluster.produce(PackedValues.pack([b"x" * size for _ in values]))
+    await cluster.produce(values)
+    async with Subscription(STREAM, cursor="c", address=cluster.address) as subscription:
+        batches = await collected(subscription, 6)
+    assert [value for batch in batches for value in batch.values] == [b"x" * size] * 3 + values
 
 
 @pytest.mark.guarantee("G1")

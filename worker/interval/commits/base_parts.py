@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Final
 
-from millwheel.worker.interval.commits.parts import numbered
+from millwheel.worker.interval.commits.parts import PART_BYTES, numbered
 from millwheel.worker.interval.commits.spilling import Spilling
 from millwheel.worker.interval.entry import FORMAT, BaseMeta, InheritedRow, ProductionRow, encode_part
 from millwheel.worker.interval.outbox.outbox import Outbox
@@ -56,7 +57,9 @@ def write_base(state: IntervalState, spilling: Spilling) -> WriteParts:
     blobs |= numbered(HOLDS_PART, list(state.holds.of_keys.items()), _MAX_SMALL_ROWS)
     blobs |= numbered(TIMERS_PART, near, state.settings.timer_part)
     blobs |= numbered(VOIDS_PART, state.timers.spilled.void_rows(), _MAX_SMALL_ROWS)
-    blobs |= numbered(OUTBOX_PART, own_rows(outbox), MAX_OUTBOX_ROWS, _row_bytes)
+    # So few bytes are cut by the number of rows. To measure each of them would cost more than to encode it.
+    size = None if outbox.unacked.bytes <= PART_BYTES // 2 else _row_bytes
+    blobs |= numbered(OUTBOX_PART, own_rows(outbox), MAX_OUTBOX_ROWS, size)
     blobs |= numbered(PANES_PART, list(whole_table(state.panes)), MAX_WINDOWS, change_bytes)
     inherited = inherited_rows(outbox)
     blobs |= numbered(INHERITED_PART, inherited, MAX_OUTBOX_ROWS, lambda row: _row_bytes(row[1]))
@@ -66,7 +69,7 @@ def write_base(state: IntervalState, spilling: Spilling) -> WriteParts:
 def own_rows(outbox: Outbox) -> list[ProductionRow]:
     """Every production of the own sequence that is not ACKed, by increasing position."""
     rows = [row for one in outbox if not one.sequence for row in outbox.rows_of(one)]
-    rows.sort(key=lambda row: row[0])
+    rows.sort(key=itemgetter(0))
     return rows
 
 

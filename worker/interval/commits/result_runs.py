@@ -7,6 +7,7 @@ from itertools import chain, groupby
 from typing import Any, Final
 
 from millwheel.model.incarnation import IncarnationId
+from millwheel.rpc.packed_values import joined_values
 from millwheel.sdk.effects import ProducedColumns, Production
 from millwheel.worker.interval.entry import ProductionRun
 
@@ -55,11 +56,8 @@ def _form(made: ProducedColumns) -> tuple[str, list[IncarnationId]]:
 
 def _run_of(results: Sequence[ProducedColumns], position: int) -> ProductionRun:
     """The run of some results of one form."""
-    targets = tuple(
-        (consumer, _key_or_keys(_keys_of(made, at) for made in results))
-        for at, (consumer, _) in enumerate(results[0].targets)
-    )
-    producers, values = _joined(made.keys for made in results), _joined(made.values for made in results)
+    targets = tuple((consumer, _key_or_keys(results, at)) for at, (consumer, _) in enumerate(results[0].targets))
+    producers, values = _joined(made.keys for made in results), joined_values([made.values for made in results])
     columns = producers, *(keys for _, keys in targets if isinstance(keys, list))
     assert all(len(each) == len(values) for each in columns), "no reader takes a run of columns of other lengths"
     times: list[int | tuple[int, int]] = []
@@ -74,9 +72,12 @@ def _keys_of(made: ProducedColumns, at: int) -> list[bytes]:
     return keys if isinstance(keys, list) else [keys] * len(made.values)
 
 
-def _key_or_keys(parts: Iterable[list[bytes]]) -> bytes | list[bytes]:
-    """The keys of all results at a consumer. If they are the same, one stands for all, as for logs."""
-    keys = _joined(parts)
+def _key_or_keys(results: Sequence[ProducedColumns], at: int) -> bytes | list[bytes]:
+    """The keys of all results at one of their consumers. If they are the same, one stands for all, as for logs."""
+    key = results[0].targets[at][1]
+    if isinstance(key, bytes) and all(made.targets[at][1] == key for made in results):
+        return key
+    keys = _joined(_keys_of(made, at) for made in results)
     return keys[0] if keys[0] == keys[-1] and keys.count(keys[0]) == len(keys) else keys
 
 

@@ -7,15 +7,13 @@ policy decides, as for any computation. So do panes in columns of another form t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
-from itertools import islice
 from typing import Any, Final
 
-from millwheel.model.time import LAST_TIMESTAMP, TimeDomain, Timestamp
-from millwheel.sdk.context import has_fixed_route, production_of, productions_of
+from millwheel.model.time import TimeDomain
 from millwheel.worker.interval.blocked_key_table import Item, RecordItem, Wait
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
 from millwheel.worker.interval.hooks.pane_moving import PaneMover
+from millwheel.worker.interval.hooks.pane_results import ResultMaker
 from millwheel.worker.interval.hooks.runner import HookOutcomes, Runner
 from millwheel.worker.interval.panes.table import WindowPanes
 from millwheel.worker.interval.setup import IntervalSetup
@@ -24,7 +22,11 @@ from millwheel.worker.interval.state import IntervalState
 __all__ = ["PaneFiring"]
 
 _AT_ONCE: Final = 256
-"""So many results are made before their bytes are counted."""
+"""So many results are made before the size of a result is known."""
+_MOST_AT_ONCE: Final = 4_096
+"""The most results that are made before their bytes are counted. They take about a millisecond (G8)."""
+_FEWEST_AT_ONCE: Final = 16
+"""The fewest. Where fewer have room in the batch, each is made by itself."""
 
 
 class PaneFiring:
@@ -75,12 +77,14 @@ class PaneFiring:
         """Produce the results of a window that has ended, while the batch has room."""
         runner, meter, waiting = self._runner, self._setup.meter, 0
         while not runner.full() and not self.mover.asks_much:
-            keys = list(islice(window.rows, waiting, waiting + runner.room(meter.timers)))
+            # No more than that: what has no room in the batch would be looked up, and not made.
+            keys = window.first_keys(waiting, min(runner.room(meter.timers), _MOST_AT_ONCE))
             if not keys:
                 window.passed = self._blocked.unblocked
                 return
+            before = window.count
             self.produce_of(window, keys)
-            waiting += sum(map(window.rows.__contains__, keys))
+            waiting += len(keys) - (before - window.count)
 
     def produce_of(self, window: WindowPanes, keys: Sequence[bytes]) -> None:
         """Produce the results of some keys that have panes in a window that has ended, until the batch is full."""
@@ -127,40 +131,46 @@ class PaneFiring:
         windows, runner, scope = self._windows, self._runner, self._setup.scope
         assert windows is not None, "results are made of the present form"
         accumulators = windows.fold.accumulators(window.present(free, self._panes.fold))
-        start, end = Timestamp(window.start), Timestamp(window.end)
-        named = scope, windows.output, Timestamp(min(end, LAST_TIMESTAMP))
-        one, several = production_of(*named), productions_of(*named, windows.encode)
-        encode, unread = windows.encode_columns, has_fixed_route(scope, windows.output)
-        traces, results = self._setup.meter.traces, runner.batch.results
-        closed: list[bytes] = []
-        for done in range(0, len(free), _AT_ONCE):
-            keys, part = free[done : done + _AT_ONCE], accumulators[done : done + _AT_ONCE]
-            made = None
-            if several is not None and (traces is None or traces.causes.keys().isdisjoint(keys)):
-                with suppress(*HOOK_ERRORS):  # one by one, it is found which of them fails
-                    encoded = None if encode is None else encode(keys, start, end, part)
-                    values: Sequence[Any] = ()
-                    if encoded is None or not unread:  # consumers find their keys in the values
-                        values = windows.make(list(map(bytes.decode, keys)), start, end, part)
-                    made = several(keys, values, encoded, runner.budget() - scope.produced_bytes)
-            if made is not None:
-                results.append(made)
+        maker = ResultMaker(self._setup, windows, window)
+        closed, done, most = list[bytes](), 0, _AT_ONCE
+        while done < len(free):
+            keys, part = free[done : done + most], accumulators[done : done + most]
+            before, room = scope.produced_bytes, runner.budget() - scope.produced_bytes
+            if (made := maker.together(keys, part, room)) is not None:
+                runner.batch.results.append(made)
                 closed += keys
-                continue
-            for at, key in enumerate(keys):
-                try:
-                    results.append((key, one(key, windows.make([key.decode()], start, end, part[at : at + 1])[0])))
-                except HOOK_ERRORS:
-                    self._move(window, key)
-                else:
-                    closed.append(key)
-                    if traces is not None:
-                        traces.fired(key)
+                done += len(keys)
+                size = scope.produced_bytes - before
+                most = min(_MOST_AT_ONCE, max(_FEWEST_AT_ONCE, (room - size - 1) * len(keys) // max(1, size)))
+            elif len(keys) > _AT_ONCE:
+                most = _AT_ONCE
+            else:
+                done += self._produce_each(window, maker, keys, part, closed)
                 if scope.produced_bytes >= runner.budget():
-                    window.close(closed)
-                    return done + at + 1
-        window.close(closed)
-        return len(free)
+                    break
+        window.finish(closed)
+        return done
+
+    def _produce_each(
+        self, window: WindowPanes, maker: ResultMaker, keys: Sequence[bytes], part: Sequence[Any], closed: list[bytes]
+    ) -> int:
+        """Produce the results of these keys one by one, until the batch is full. Returns how many are done with.
+
+        ``closed`` takes the keys whose results are made. The panes of the others move.
+        """
+        runner, traces = self._runner, self._setup.meter.traces
+        for at, key in enumerate(keys):
+            try:
+                runner.batch.results.append((key, maker.one(key, part[at : at + 1])))
+            except HOOK_ERRORS:
+                self._move(window, key)
+            else:
+                closed.append(key)
+                if traces is not None:
+                    traces.fired(key)
+            if self._setup.scope.produced_bytes >= runner.budget():
+                return at + 1
+        return len(keys)
 
     def give_up(self, window: WindowPanes, key: bytes) -> None:
         """Drop the pane of a key, which has a context in the batch with the dead letter for it."""

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
 from millwheel.rpc.column_keys import bytes_in
-from millwheel.rpc.columns import RecordColumns
+from millwheel.rpc.columns import RecordColumns, bytes_of
+from millwheel.rpc.packed_values import sizes_of
 
 __all__ = ["parts_of", "places_by_journal", "tables_by_journal"]
 
@@ -73,9 +74,9 @@ def parts_of(
     while first < count:
         last = first + most_records
         some, own = values[first:last], keys[first:last]
-        end, size = first + len(some), sum(map(len, some)) + sum(map(len, own))
+        end, size = first + len(some), bytes_of(some) + sum(map(len, own))
         if size >= most_bytes:
-            sizes = accumulate(len(key) + len(value) for key, value in zip(own, some, strict=True))
+            sizes = accumulate(len(key) + of_value for key, of_value in zip(own, sizes_of(some), strict=True))
             end, size = next((first + at, size) for at, size in enumerate(sizes, 1) if size >= most_bytes)
         yield slice(first, end), size
         first = end

@@ -15,11 +15,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import repeat
 from typing import Final, TypeVar
 
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.outbound import UnackedBatches
 from millwheel.rpc.columns import bytes_of
+from millwheel.rpc.packed_values import PackedValues
 from millwheel.worker.interval.column_run import UnsentTable
 from millwheel.worker.interval.entry import ProductionRow, ProductionRun
 from millwheel.worker.interval.outbox.batch_division import parts_of, places_by_journal, tables_by_journal
@@ -49,7 +51,7 @@ _OWN_AGE: Final = 1 << 62
 
 _NO_FLOWS: Final[dict[str, Flow]] = {}
 
-_Columns = tuple[list[bytes], list[bytes], list[bytes], list[int], list[bytes]]
+_Columns = tuple[list[bytes], list[bytes], Sequence[bytes], list[int], list[bytes]]
 """Keys at the consumer, producing keys, values, timestamps, and opaque ids. No opaque id: the positions are the ids."""
 
 _Item = TypeVar("_Item")
@@ -169,10 +171,11 @@ class Outbox:
         """Group runs of productions, with no step for each production."""
         for run in runs:
             producers, stamps = run.each_producer(), run.timestamps()
-            for consumer, keys in run.targets:
-                if isinstance(keys, bytes):
-                    keys = [keys] * len(run.values)
-                for journal, chosen in places_by_journal(partial(self._locate, consumer), keys):
+            for consumer, key in run.targets:
+                locate = partial(self._locate, consumer)
+                keys = [key] * len(run.values) if isinstance(key, bytes) else key
+                located = keys[:1] if isinstance(key, bytes) else keys  # one for all, as for logs, is located once
+                for journal, chosen in places_by_journal(locate, located):
                     place = consumer, run.stream, journal, ""
                     columns: _Columns = keys, producers, run.values, stamps, []
                     positions: Sequence[int] = run.positions
@@ -417,12 +420,20 @@ class Outbox:
     @staticmethod
     def rows_of(batch: ProductionBatch) -> Iterator[ProductionRow]:
         """The records that are not ACKed, as a journal stores them."""
+        values = batch.values.tolist() if isinstance(batch.values, PackedValues) else batch.values
+        if batch.waiting is None and isinstance(values, list) and isinstance(batch.keys, list):
+            consumer = batch.consumer
+            targets = [((consumer, key),) for key in batch.keys]
+            ids = batch.opaque or repeat(b"", len(values))
+            columns = batch.positions, batch.producers, repeat(batch.stream, len(values)), values, batch.timestamps
+            yield from zip(*columns, targets, ids, strict=True)
+            return
         for index in batch.indexes():
             yield (
                 batch.positions[index],
                 batch.producers[index],
                 batch.stream,
-                batch.values[index],
+                values[index],
                 batch.timestamps[index],
                 ((batch.consumer, batch.keys[index]),),
                 batch.opaque[index] if batch.opaque else b"",

@@ -60,9 +60,8 @@ def _seal(table: PaneTable, window: WindowPanes) -> PaneChange:
         for added, given in window.added:
             fold.add(window.columns, added, given)
         rows = distinct(np.concatenate([added for added, _ in window.added]), len(window.keys))
-    new, closing = window.keys[window.sealed :], window.closing
-    closed = np.sort(np.fromiter(closing.values(), np.int64, len(closing)))
-    window.added, window.closing, window.sealed = [], {}, len(window.keys)
+    new, closed = window.keys[window.sealed :], window.closed_rows()
+    window.added, window.closing, window.leaving, window.sealed = [], {}, range(0), len(window.keys)
     return _change(window, rows, new, closed)
 
 
@@ -82,8 +81,9 @@ def _settled(window: WindowPanes) -> tuple[Rows, list[bytes]]:
     """The rows of all panes as of the last sealed commit, in increasing order, and their keys."""
     import numpy as np  # here, because each computation has bases, and NumPy may be missing
 
-    if len(window.rows) == len(window.keys) and not window.closing:  # most windows: no pane has left it
-        return np.arange(window.sealed), window.keys[: window.sealed]
+    if window.first >= 0 and not window.closing:  # most windows: panes leave it in the order of their rows
+        start = window.leaving.start if window.leaving else window.first
+        return np.arange(start, window.sealed), window.keys[start : window.sealed]
     settled = window.settled()
     rows = np.sort(np.fromiter(settled.values(), np.int64, len(settled)))
     return rows, [window.keys[row] for row in rows.tolist()]
@@ -127,6 +127,7 @@ def _apply(table: PaneTable, change: PaneChange) -> None:
     if name not in table.windows:
         check_form(change.form, kinds)
     window = table.changing(name, kinds)
+    by_key = window.rows  # it follows each change from here on
     rows, keys = np.frombuffer(change.rows, _ROW).astype(np.int64), change.keys
     if len(rows):
         known = window.keys
@@ -134,12 +135,12 @@ def _apply(table: PaneTable, change: PaneChange) -> None:
         for row, key in zip(rows[len(rows) - len(keys) :].tolist(), keys, strict=True):
             window.key_bytes += len(key) - len(known[row])
             known[row] = key
-            window.rows[key] = row
+            by_key[key] = row
         window.grow()
         window.put(rows, [_unpacked(kind, content) for kind, content in change.columns])
     for row in np.frombuffer(change.closed, _ROW).tolist():
-        del window.rows[window.keys[row]]
-    window.sealed, window.reach, window.numbered = len(window.keys), None, None
+        del by_key[window.keys[row]]
+    window.sealed, window.reach, window.numbered, window.first = len(window.keys), None, None, -1
 
 
 def _unpacked(kind: str, content: bytes) -> Column:

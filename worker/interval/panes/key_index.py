@@ -187,8 +187,9 @@ class KeyIndex:
         for known, word in zip(self._words, words, strict=False):  # behind these, all words are zero as yet
             known[begin:end] = word[chosen]
         padded, starts = content
-        view, sizes = memoryview(padded), lengths[chosen].tolist()
-        self.keys += [bytes(view[at : at + size]) for at, size in zip(starts[chosen].tolist(), sizes, strict=True)]
+        raw, at = padded.tobytes(), starts[chosen]
+        ends = at + lengths[chosen]
+        self.keys += [raw[start:end] for start, end in zip(at.tolist(), ends.tolist(), strict=True)]
         return self._places[places]
 
 

@@ -8,13 +8,19 @@ Invariant: a pane is here, or in the state of its key with a timer in the timer 
 while ``WindowPanes.rows`` has its key.
 
 Invariant: columns are as of the last sealed commit. What the batch at hand adds is in ``added`` until it is sealed, and
-the rows that it closes are in ``closing``. So what bases and readers get is never ahead of the journal.
+the rows that it closes are in ``closing`` and ``leaving``. So what bases and readers get is never ahead of the journal.
+
+A window that ends has its results made in the order of its rows. As long as no pane leaves it in another way, its rows
+are known from where they begin (``first``). Then nothing is looked up for a result, and ``rows`` is only made if a pane
+is looked up by its key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -56,11 +62,15 @@ def named_form(fold: Fold) -> bytes:
 
 
 class WindowPanes:
-    """The panes of one window."""
+    """The panes of one window.
+
+    It has many attributes: its columns and rows, and what the batch at hand does to them. And it has many methods, for
+    each way in which a pane begins, is found, and leaves.
+    """
 
     __slots__ = (
-        "added", "closing", "columns", "counted", "end", "form", "key_bytes", "keys", "numbered", "passed", "reach",
-        "rows", "sealed", "start",
+        "_rows", "added", "closing", "columns", "counted", "end", "first", "form", "key_bytes", "keys", "leaving",
+        "numbered", "passed", "reach", "sealed", "start",
     )  # fmt: skip
 
     def __init__(self, name: WindowName, kinds: Iterable[str]) -> None:
@@ -68,8 +78,10 @@ class WindowPanes:
         import numpy as np
 
         self.start, self.end, self.form = name
-        self.rows: dict[bytes, int] = {}
-        """The rows of the panes that are here, by key."""
+        self._rows: dict[bytes, int] | None = None
+        """The rows of the panes that are here, by key. None: ``first`` and ``keys`` say it.
+
+        Invariant (G1): it is there if ``first`` is negative. If it is there, it follows each change."""
         self.keys: list[bytes] = []
         """The keys by row, also those whose panes are not here any more."""
         self.key_bytes = 0
@@ -80,15 +92,19 @@ class WindowPanes:
         self.added: list[tuple[Rows, Sequence[Column]]] = []
         """What the batch at hand adds to rows, in its order."""
         self.closing: dict[bytes, int] = {}
-        """The rows whose panes leave the table with the batch at hand."""
+        """The rows whose panes leave the table with the batch at hand, but for ``leaving``. They may come back."""
+        self.first = 0
+        """If it is not negative, the panes that are here are those of the rows from it on, without an exception."""
+        self.leaving = range(0)
+        """Rows in succession whose panes leave the table with the batch at hand. They never come back."""
         self.reach: float | None = None
         """See ``known_reach``. None: it is not known."""
         self.passed = -1
         """See ``PaneFiring``."""
         self.counted = 0
         """Its part of the table's ``bytes``."""
-        self.numbered: tuple[int, Rows] | None = None
-        """A generation of a key index, and by number the row of that key. -1: it is not known here.
+        self.numbered: tuple[int, Rows, int] | None = None
+        """A generation of a key index, by number the row of that key, and how many rows it has. -1: it is not known.
 
         Invariant: a row that it has is the row of that key in ``rows``. So it is dropped when a row leaves."""
 
@@ -96,6 +112,24 @@ class WindowPanes:
     def name(self) -> WindowName:
         """Its name in the table."""
         return self.start, self.end, self.form
+
+    @property
+    def rows(self) -> dict[bytes, int]:
+        """The rows of the panes that are here, by key. The first call makes it: a step for all panes."""
+        self._rows = self.listed()
+        return self._rows
+
+    def listed(self) -> dict[bytes, int]:
+        """``rows``. If it is not there yet, it is made for the caller alone."""
+        if self._rows is not None:
+            return self._rows
+        return dict(zip(self.keys[self.first :], range(self.first, len(self.keys)), strict=True))
+
+    @property
+    def count(self) -> int:
+        """The number of panes that are here. Any thread may ask."""
+        rows = self._rows
+        return len(self.keys) - self.first if rows is None else len(rows)
 
     @property
     def timer(self) -> tuple[int, TimeDomain, str]:
@@ -108,38 +142,49 @@ class WindowPanes:
 
         found: list[Any] = list(map(self.rows.get, keys))
         if None in found:
-            new = dict.fromkeys(key for key, row in zip(keys, found, strict=True) if row is None)
-            added = range(len(self.keys), len(self.keys) + len(new))
-            self.rows.update(zip(new, added, strict=True))
-            self.keys += new
-            self.key_bytes += sum(map(len, new))
-            self.grow()
+            new = list(dict.fromkeys(key for key, row in zip(keys, found, strict=True) if row is None))
+            rows = self._new_rows(new)
             if len(new) == len(keys):  # a window of very many keys is filled so
-                return np.arange(added.start, added.stop)
+                return rows
             found = list(map(self.rows.__getitem__, keys))
         return np.array(found, np.int64)
+
+    def _new_rows(self, keys: Sequence[bytes]) -> Rows:
+        """The rows of keys that differ, and have no pane yet."""
+        import numpy as np
+
+        added = range(len(self.keys), len(self.keys) + len(keys))
+        if self._rows is not None:
+            self._rows.update(zip(keys, added, strict=True))
+        self.keys += keys
+        self.key_bytes += sum(map(len, keys))
+        self.grow()
+        return np.arange(added.start, added.stop)
 
     def rows_of_numbers(self, numbers: Rows, index: KeyIndex) -> Rows:
         """The rows of keys by their numbers in an index. A key without a pane gets one."""
         import numpy as np
 
-        if len(index.keys) > _SPARSE * (len(self.rows) + len(numbers)):
+        if len(index.keys) > _SPARSE * (self.count + len(numbers)):
             # A place for each key of the index would cost more than the panes (G13).
             self.numbered = None
             chosen, places = np.unique(numbers, return_inverse=True)
             return self.rows_of([index.keys[number] for number in chosen.tolist()])[places]
-        generation, known = self.numbered or (-1, np.zeros(0, np.int32))
+        generation, known, count = self.numbered or (-1, np.zeros(0, np.int32), 0)
         if generation != index.generation:
-            known = np.full(len(index.keys), -1, np.int32)
+            known, count = np.full(len(index.keys), -1, np.int32), 0
         elif len(known) < len(index.keys):
             known = np.concatenate((known, np.full(max(len(index.keys), 2 * len(known)) - len(known), -1, np.int32)))
-        self.numbered = index.generation, known
         rows = known[numbers]
         unknown = rows < 0
         if unknown.any():
-            missing = distinct(numbers[unknown], len(index.keys))
-            known[missing] = self.rows_of([index.keys[number] for number in missing.tolist()])
+            missing, all_keys = distinct(numbers[unknown], len(index.keys)), index.keys
+            keys = [all_keys[number] for number in missing.tolist()]
+            # If each pane has its number here, the others are new, and are not looked up.
+            known[missing] = self._new_rows(keys) if count == self.count else self.rows_of(keys)
+            count += len(missing)
             rows = known[numbers]
+        self.numbered = index.generation, known, count
         return rows.astype(np.int64)
 
     def grow(self) -> None:
@@ -156,14 +201,17 @@ class WindowPanes:
         for own, given in zip(self.columns, columns, strict=True):
             own[rows] = given
 
-    def present(self, keys: Iterable[bytes], fold: Fold | None) -> list[Column]:
+    def present(self, keys: Collection[bytes], fold: Fold | None) -> list[Column]:
         """The accumulators of these keys' panes, with what the batch at hand adds to them.
 
         ``fold``: None if nothing was added, because the computation has other columns now.
         """
         import numpy as np
 
-        rows = np.array([self.rows[key] for key in keys], np.int64)
+        if self._are_first(keys):
+            rows = np.arange(self.first, self.first + len(keys))
+        else:
+            rows = np.array([self.rows[key] for key in keys], np.int64)
         columns = [column[rows] for column in self.columns]
         if self.added:
             assert fold is not None, "only records of the present form are added"
@@ -193,29 +241,73 @@ class WindowPanes:
             self.reach = 0.0 if sizes is None else float(sizes.max(initial=0.0))
         return self.reach
 
+    def first_keys(self, skipped: int, count: int) -> list[bytes]:
+        """So many keys with panes here, behind those that are skipped. They come in the order of rows, or nearly so."""
+        if self.first < 0 or skipped:
+            return list(islice(self.rows, skipped, skipped + count))
+        return self.keys[self.first : self.first + count]
+
+    def _are_first(self, keys: Collection[bytes]) -> bool:
+        """Whether these are the keys of the first rows with panes here, in their order."""
+        return self.first >= 0 and self.keys[self.first : self.first + len(keys)] == keys
+
     def close(self, keys: Sequence[bytes]) -> None:
-        """The panes of these keys leave the table with the batch at hand: their results are in it, or they move."""
+        """The panes of these keys leave the table with the batch at hand: they move, or their results are in it."""
         if len(keys) == len(self.rows):
             self.closing.update(self.rows)
             self.rows.clear()
         else:
             self.closing.update(zip(keys, map(self.rows.pop, keys), strict=True))
+        self.first = -1
         self.numbered = None
+
+    def finish(self, keys: Sequence[bytes]) -> None:
+        """The panes of these keys leave the table, because their results are in the batch. That is never undone.
+
+        Invariant: ``leaving`` has rows in succession. It grows where ``first`` is, and only here does ``first`` move.
+        """
+        if not self._are_first(keys):
+            self.close(keys)
+            return
+        if self._rows is not None:
+            deque(map(self._rows.pop, keys), maxlen=0)
+        end = self.first + len(keys)
+        self.leaving = range(self.leaving.start if self.leaving else self.first, end)
+        self.first, self.numbered = end, None
 
     def reopen(self, key: bytes) -> None:
         """The pane stays: what the batch did for its key is undone."""
         self.rows[key] = self.closing.pop(key)
+        self.first = -1
+
+    def closed_rows(self) -> Rows:
+        """The rows whose panes leave the table with the batch at hand, in increasing order."""
+        import numpy as np
+
+        others = np.fromiter(self.closing.values(), np.int64, len(self.closing))
+        return np.sort(np.concatenate((np.arange(self.leaving.start, self.leaving.stop), others)))
 
     def settled(self) -> dict[bytes, int]:
         """The rows of all panes as of the last sealed commit."""
-        rows = {key: row for key, row in self.rows.items() if row < self.sealed}
-        rows.update((key, row) for key, row in self.closing.items() if row < self.sealed)
+        rows = {key: row for key, row in self.listed().items() if row < self.sealed}
+        rows.update((self.keys[row], row) for row in self.closed_rows().tolist() if row < self.sealed)
         return rows
 
     def settled_row(self, key: bytes) -> int | None:
         """The row of the key's pane as of the last sealed commit. None: it had none."""
+        if self.leaving:  # who asks for one key asks for others, too
+            self.closing.update((self.keys[row], row) for row in self.leaving)
+            self.leaving = range(0)
         row = self.rows.get(key, self.closing.get(key))
         return None if row is None or row >= self.sealed else row
+
+    def find_first(self) -> None:
+        """Find where its rows begin, after they were read from a journal."""
+        first = min(self.rows.values(), default=len(self.keys))
+        if self.count == len(self.keys) - first:
+            self.first, self._rows = first, None
+        else:
+            self.first = -1
 
     @property
     def bytes(self) -> int:
@@ -257,7 +349,7 @@ class PaneTable:
             return None
         index = self.index
         spare = len(index.keys) - _MAX_SPARE
-        if spare > 0 and spare > max((len(window.rows) for window in self.windows.values()), default=0):
+        if spare > 0 and spare > max((window.count for window in self.windows.values()), default=0):
             index.empty()
         numbers = index.numbers_of(keys, selector(indexes))
         self._count_index()
@@ -270,20 +362,20 @@ class PaneTable:
 
     def __len__(self) -> int:
         """The number of panes. Each is a timer, too. Any thread may ask."""
-        return sum(len(window.rows) for window in list(self.windows.values()))
+        return sum(window.count for window in list(self.windows.values()))
 
     @property
     def largest(self) -> WindowPanes | None:
         """The window with the most panes. None: there are no panes. Any thread may ask."""
         # The event loop's thread may change the table. To list it is one step of the interpreter.
         windows = list(self.windows.values())
-        return max((one for one in windows if one.rows), key=lambda one: len(one.rows), default=None)
+        return max((one for one in windows if one.count), key=lambda one: one.count, default=None)
 
     @property
     def first_end(self) -> int | None:
         """The end of the first window that has panes. No pane is due before it. None: there are none."""
         if not self._sought:
-            self._first = min((one.end for one in self.windows.values() if one.rows), default=None)
+            self._first = min((one.end for one in self.windows.values() if one.count), default=None)
             self._sought = True
         return self._first
 
@@ -291,11 +383,11 @@ class PaneTable:
         """The windows with panes that end by ``upto``, in the order of their ends."""
         if (first := self.first_end) is None or first > upto:
             return []
-        return sorted((one for one in self.windows.values() if one.rows and one.end <= upto), key=_by_end)
+        return sorted((one for one in self.windows.values() if one.count and one.end <= upto), key=_by_end)
 
     def others(self) -> list[WindowPanes]:
         """The windows with panes in another form than the present one."""
-        return [one for one in self.windows.values() if one.form != self.form and one.rows]
+        return [one for one in self.windows.values() if one.form != self.form and one.count]
 
     def of_key(self, key: bytes, upto: int = MAX_TIMESTAMP) -> list[WindowPanes]:
         """The windows that end by ``upto`` in which the key has a pane here, in the order of their ends.
@@ -304,7 +396,7 @@ class PaneTable:
         """
         if upto < MAX_TIMESTAMP and ((first := self.first_end) is None or first > upto):
             return []
-        found = [one for one in self.windows.values() if key in one.rows and one.end <= upto]
+        found = [one for one in self.windows.values() if one.end <= upto and key in one.rows]
         return sorted(found, key=_by_end) if len(found) > 1 else found
 
     def with_panes(self, keys: Iterable[bytes], windows: Iterable[WindowPanes]) -> list[bytes]:
@@ -330,10 +422,10 @@ class PaneTable:
     def settle(self) -> None:
         """What has changed is sealed. Windows without panes leave the table."""
         for name, window in self.changed.items():
-            now = window.bytes if window.rows else 0
+            now = window.bytes if window.count else 0
             self.bytes += now - window.counted
             window.counted = now
-            if not window.rows:
+            if not window.count:
                 del self.windows[name]
         self.changed, self._sought = {}, False
         if not self.windows and self._index_bytes and self.index.keys:

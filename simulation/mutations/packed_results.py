@@ -1,0 +1,116 @@
+"""Mutations of panes that leave in the order of their rows, and of packed results (sections 4.3, 4.6, 6.2)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from millwheel.rpc import packed_values
+from millwheel.rpc.packed_values import PackedValues
+from millwheel.windows import packed_results
+from millwheel.worker.interval.hooks.pane_results import ResultMaker
+from millwheel.worker.interval.panes import changes
+from millwheel.worker.interval.panes.table import WindowPanes
+from simulation.mutations.base import rewriting
+
+__all__: list[str] = []
+
+_CORE: Final = "tests/worker/interval/test_panes.py::test_"
+_INDEX: Final = "tests/worker/interval/test_key_index.py::test_"
+_PACKED: Final = "tests/worker/interval/test_packed_results.py::test_"
+_FEW: Final = "a test shows it by itself, in seconds; seeds were not tried"
+
+rewriting(
+    "leaving-panes-not-in-bases",
+    "G12",
+    "a base has the panes whose results only a batch behind it has, also where they leave in the order of rows",
+    changes,
+    "window.leaving.start if window.leaving else window.first",
+    "window.first",
+    seeds=0,
+    test=_CORE + "a_base_amid_a_batch_has_the_committed_panes",
+    why=_FEW,
+)
+
+rewriting(
+    "unsealed-rows-in-bases",
+    "G12",
+    "a base has no pane that only a batch behind it makes, also where panes leave in the order of rows",
+    changes,
+    "np.arange(start, window.sealed), window.keys[start : window.sealed]",
+    "np.arange(start, len(window.keys)), window.keys[start:]",
+    seeds=0,
+    test=_CORE + "a_base_amid_a_batch_has_the_committed_panes",
+    why=_FEW,
+)
+
+rewriting(
+    "moved-panes-taken-for-first",
+    "G1",
+    "a window from which a pane has moved looks its rows up",
+    WindowPanes.close,
+    "self.first = -1",
+    "pass",
+    seeds=0,
+    test=_INDEX + "rows_by_numbers_are_the_rows_of_the_keys",
+    why=_FEW,
+)
+
+rewriting(
+    "known-keys-taken-for-new",
+    "G1",
+    "a key gets a new row by its number only where each pane has its number",
+    WindowPanes.rows_of_numbers,
+    "count == self.count",
+    "True",
+    seeds=0,
+    test=_INDEX + "rows_by_numbers_are_the_rows_of_the_keys",
+    why=_FEW,
+)
+
+rewriting(
+    "packed-results-for-computations",
+    "G9",
+    "results are packed only for logs: other consumers read each by itself",
+    ResultMaker,
+    "if self._unread and windows.pack_columns",
+    "if windows.pack_columns",
+    seeds=0,
+    test=_PACKED + "results_that_a_consumer_reads_are_not_packed",
+    why=_FEW,
+)
+
+rewriting(
+    "packed-values-sent-as-stored",
+    "G1",
+    "a response has packed values as protobuf has them, and not as the journal does",
+    PackedValues,
+    "number << 3 | _LENGTH_DELIMITED",
+    "_TYPE",
+    seeds=0,
+    test="tests/rpc/test_packed_values.py::test_packed_values_are_stored_and_sent_as_others",
+    why=_FEW,
+)
+
+rewriting(
+    "packed-parts-out-of-place",
+    "G1",
+    "what joins packed values moves the places of each part behind those before it",
+    packed_values,
+    "part._bounds[1:] - part._bounds[0] + end",
+    "part._bounds[1:] + end",
+    seeds=0,
+    test="tests/rpc/test_packed_values.py::test_joined_values_keep_their_order",
+    why=_FEW,
+)
+
+rewriting(
+    "packed-results-in-another-order",
+    "G2",
+    "each result has the key and the value of its own pane, where they differ in length",
+    packed_results,
+    "[bounds[:-1][mine]]",
+    "[np.sort(bounds[:-1][mine])[::-1]]",
+    seeds=0,
+    test="tests/windows/test_encoded_results.py::test_packed_results_are_those_of_the_codec",
+    why=_FEW,
+)
