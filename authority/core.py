@@ -16,11 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from millwheel.authority.base import BaseSnapshot, freeze
 from millwheel.authority.calls import AuthorityCall, AuthorityCalls
 from millwheel.authority.journal import AuthorityEntry, decode_entry, decode_part, encode
+from millwheel.authority.keyed import KeyedGroup
 from millwheel.authority.members import Explanation, Refusal
 from millwheel.authority.messages import (
     AnswerCall,
@@ -44,6 +46,7 @@ from millwheel.authority.registry import AnyGroup, Registry
 from millwheel.authority.unjournaled import AppendContent, UnjournaledChanges
 from millwheel.model.core_protocol import RisingValues, require
 from millwheel.model.time import MIN_TIMESTAMP
+from millwheel.rpc.report_columns import ReportColumns
 from millwheel.rpc.watermarks import AcceptRefusedError, Member, ReportNotReceivedError
 from millwheel.store.contract import Append, JournalHead
 
@@ -187,7 +190,19 @@ class AuthorityCore:
                 refused.append(changed)
             elif changed is not None:
                 self._changed(group)
+        for columns in event.columns:
+            refused += self._on_columns(columns, now)
         return [RefuseReport(refusal) for refusal in refused]
+
+    def _on_columns(self, columns: ReportColumns, now: int) -> list[Refusal]:
+        """Apply reports of many intervals. Their group's value rises once, after all of them."""
+        group = self.registry.get(columns.group)
+        if not isinstance(group, KeyedGroup):
+            is_over = partial(self.registry.is_over, columns.group)
+            return [Refusal(report, is_over(report.sequencer)) for report in columns.reports()]
+        refused = group.report_columns(columns, now)
+        self._changed(group)
+        return refused
 
     def outlives(self, group: str, sequencer: int) -> bool:
         """Return whether ``group`` was re-created since ``sequencer`` was drawn: it accepted a larger one."""

@@ -37,6 +37,7 @@ from millwheel.authority.messages import (
 from millwheel.authority.metrics import AuthorityMetrics
 from millwheel.authority.writer import JournalWriter
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.report_columns import ReportColumns
 from millwheel.rpc.watermarks import WatermarkReport
 from millwheel.store.contract import Append, SequencerRefusedError
 
@@ -103,11 +104,11 @@ class AuthorityDriver:
 
     # -- calls -----------------------------------------------------------------------------------
 
-    async def report(self, reports: Sequence[WatermarkReport]) -> list[Refusal]:
+    async def report(self, reports: Sequence[WatermarkReport], columns: Sequence[ReportColumns] = ()) -> list[Refusal]:
         """Apply reports in order, and return the refused ones. AuthorityStoppedError once the shard has stopped."""
         self._check()
-        self._metrics.reports.inc(len(reports))
-        effects = self._step(ReportsReceived(reports))
+        self._metrics.reports.inc(len(reports) + sum(map(len, columns)))
+        effects = self._step(ReportsReceived(reports, columns))
         return [effect.refusal for effect in effects if isinstance(effect, RefuseReport)]
 
     # -- the journal -----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, Final, Generic
 
 from millwheel.authority.journal import AuthorityEntry, KeysRow, ProcessRow
-from millwheel.authority.members import AnyMemberState, MemberState, MemberT, Refusal
+from millwheel.authority.members import AnyMemberState, MemberState, MemberT, Refusal, state_key
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.model.watermarks import MinTracker
 from millwheel.rpc.watermarks import WatermarkReport
@@ -40,7 +40,8 @@ class Group(ABC, Generic[MemberT]):
         self.value: int = value
         self.percentiles: dict[int, int] = {}
         self.changed_states: dict[MemberState[MemberT], None] = {}
-        self._states: dict[MemberT, MemberState[MemberT]] = {}
+        self._states: dict[bytes | str, MemberState[MemberT]] = {}
+        """The members by :func:`~millwheel.authority.members.state_key`."""
         self._working = MinTracker()
         """The watermarks of the members that take part in the minimum. Missing members are at minus infinity."""
 
@@ -51,11 +52,15 @@ class Group(ABC, Generic[MemberT]):
 
         Return the member's state if journaled state changed, None if not, or the refusal.
         """
-        state = self._states.get(report.member)  # type: ignore[arg-type]  # a group has one kind of members
-        if state is None or state.sequencer != report.sequencer:
+        state = self._states.get(state_key(report.member))
+        if state is None or state.sequencer != report.sequencer or state.member != report.member:
             return Refusal(report, self._is_superseded(report))
-        if not state.note(report, now) or (self.of_processes and state.watermark == MAX_TIMESTAMP):
-            return None  # overtaken; or finished, which is final
+        if not state.note(report.number, report.input_watermark, report.hold, report.subject, now):
+            return None  # overtaken
+        if report.pending is not None:
+            state.pending, state.pending_at = report.pending, now
+        if self.of_processes and state.watermark == MAX_TIMESTAMP:
+            return None  # finished, which is final
         watermark = report.watermark if report.watermark > self.value else self.value
         idle = report.idle and self.of_processes
         if watermark == state.watermark and idle == state.idle:
@@ -113,13 +118,13 @@ class Group(ABC, Generic[MemberT]):
     # The members.
 
     def _put(self, state: MemberState[MemberT]) -> None:
-        self._states[state.member] = state
+        self._states[state_key(state.member)] = state
         if not state.idle:
             self._working.add(state.watermark)
 
     def _drop(self, state: MemberState[MemberT]) -> None:
         """Forget a member. Another one has its value, or none needs it."""
-        del self._states[state.member]
+        del self._states[state_key(state.member)]
         self.changed_states.pop(state, None)
         if not state.idle:
             self._working.remove(state.watermark)

@@ -121,7 +121,7 @@ class InjectorGroup(Group[str]):
 
     def states(self) -> list[MemberState[str]]:
         """Return a copy of all processes' states, by name."""
-        return [state for _, state in sorted(self._states.items())]
+        return sorted(self._states.values(), key=lambda state: state.member)
 
     def work(self, since: int) -> Work:
         """Return the pending work that working processes published since ``since``.

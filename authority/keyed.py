@@ -12,11 +12,12 @@ from collections.abc import Iterable
 from typing import Final
 
 from millwheel.authority.group import Group
-from millwheel.authority.members import Explanation, MemberState
+from millwheel.authority.members import Explanation, MemberState, Refusal
 from millwheel.authority.percentiles import Work, work_of
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.range_map import RangeMap
 from millwheel.model.time import MIN_TIMESTAMP
+from millwheel.rpc.report_columns import ReportColumns
 from millwheel.rpc.watermarks import AcceptRefusedError, WatermarkReport
 
 __all__ = ["MAX_MEMBERS", "KeyedGroup"]
@@ -39,6 +40,27 @@ class KeyedGroup(Group[KeyInterval]):
             self._map.assign(gap, MemberState(gap, 0, MIN_TIMESTAMP))
         for state in self._map.values():
             self._put(state)
+
+    def report_columns(self, columns: ReportColumns, now: int) -> list[Refusal]:
+        """Apply the reports of many intervals, each as :meth:`report` does it. Return the refused ones.
+
+        Invariant: a report counts only if exactly its interval is accepted for exactly its sequencer (G4).
+        """
+        refused: list[Refusal] = []
+        states, value = self._states, self.value
+        for place, row in enumerate(columns.rows()):
+            start, end, sequencer, number, watermark, input_watermark, hold, subject = row
+            state = states.get(start)
+            if state is None or state.sequencer != sequencer or (state.member.end or b"") != end:
+                report = columns.report(place)
+                refused.append(Refusal(report, self._is_superseded(report)))
+            elif state.note(number, input_watermark, hold, subject, now):
+                if watermark < value:
+                    watermark = value
+                if watermark != state.watermark:
+                    self._set(state, watermark)
+                    self.changed_states[state] = None
+        return refused
 
     def accept(self, keys: KeyInterval, sequencer: int) -> MemberState[KeyInterval]:
         """Accept ``sequencer`` as the owner of ``keys`` (G4).
@@ -88,8 +110,8 @@ class KeyedGroup(Group[KeyInterval]):
 
     def restore(self, keys: KeyInterval, sequencer: int, watermark: int) -> None:
         """Replay a journaled value."""
-        state = self._states.get(keys)
-        if state is None or state.sequencer != sequencer:
+        state = self._states.get(keys.start)
+        if state is None or state.sequencer != sequencer or state.member != keys:
             self.put(MemberState(keys, sequencer, watermark))
             return
         self._set(state, watermark)

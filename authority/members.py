@@ -20,6 +20,7 @@ __all__ = [
     "MemberView",
     "Refusal",
     "process_state",
+    "state_key",
 ]
 
 MemberT = TypeVar("MemberT", KeyInterval, str)
@@ -76,21 +77,19 @@ class MemberState(Generic[MemberT]):
         made.reported_at, made.last_report = self.reported_at, self.last_report
         return made
 
-    def note(self, report: WatermarkReport, now: int) -> bool:
-        """Record a received report's fields other than its value. Return False if a newer report overtook it.
+    def note(self, number: int, input_watermark: int, hold: HoldKind.ValueType, subject: str, now: int) -> bool:
+        """Record fields of a received report other than its value. Return False if a newer report overtook it.
 
         One connection keeps the order of its reports, but two connections do not. The older connection's reports may
         be read after the newer one's. An example is a report of idleness from an owner that works again.
         """
-        if report.number < self.last_report:
+        if number < self.last_report:
             return False
-        self.last_report = report.number
-        self.input_watermark = report.input_watermark
-        self.hold = report.hold
-        self.subject = report.subject
+        self.last_report = number
+        self.input_watermark = input_watermark
+        self.hold = hold
+        self.subject = subject
         self.reported_at = now
-        if report.pending is not None:
-            self.pending, self.pending_at = report.pending, now
         return True
 
     def pending_since(self, since: int) -> PendingWork | None:
@@ -109,6 +108,14 @@ class MemberState(Generic[MemberT]):
         return MemberView(
             member, self.sequencer, self.watermark, self.input_watermark, hold, subject, self.idle, silence
         )
+
+
+def state_key(member: Member) -> bytes | str:
+    """Return what a group finds a member by: the first key of an interval, or the name of a process.
+
+    The intervals of a group are disjoint, so no two of them have the same first key.
+    """
+    return member if isinstance(member, str) else member.start
 
 
 def process_state(row: ProcessRow) -> MemberState[str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from millwheel.authority.base import BaseSnapshot
 from millwheel.authority.members import Refusal
 from millwheel.model.core_protocol import Tick
+from millwheel.rpc.report_columns import ReportColumns
 from millwheel.rpc.watermarks import Member, WatermarkReport
 from millwheel.store.contract import Append, PartId
 
@@ -59,9 +60,13 @@ class SequencerOffered:
 
 @dataclass(frozen=True, slots=True)
 class ReportsReceived:
-    """The owners' reports, in order (7.2). Each refused one is answered with ``RefuseReport`` at once."""
+    """The owners' reports, in order (7.2). Each refused one is answered with ``RefuseReport`` at once.
 
-    reports: Iterable[WatermarkReport]
+    ``columns``: the reports of many intervals, by group. They come after the others.
+    """
+
+    reports: Iterable[WatermarkReport] = ()
+    columns: Iterable[ReportColumns] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from millwheel.authority.shard import AuthorityShard
 from millwheel.rpc.errors import abort
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.merging import merged
+from millwheel.rpc.report_columns import ReportColumns, columns_from_wire
 from millwheel.rpc.v1 import watermark_pb2 as pb
 from millwheel.rpc.watermarks import (
     WatermarkReport,
@@ -42,7 +43,7 @@ class ReportingServicer(BroadcastServicer):
     async def Report(
         self, request_iterator: AsyncIterator[pb.ReportRequest], context: Context
     ) -> AsyncIterator[pb.ReportResponse]:
-        """Receive reports, and return the refused ones.
+        """Receive reports, and return the refused ones. The first response states which forms of reports are read.
 
         A malformed report ends the call; the reports before it count.
         """
@@ -56,6 +57,7 @@ class ReportingServicer(BroadcastServicer):
                 events.end()
 
         try:
+            yield pb.ReportResponse(reads_columns=True)
             sources: list[AsyncGenerator[pb.ReportRequest | list[str], None]] = [coming(), events.news()]
             async with aclosing(merged(sources)) as news:
                 async for one in news:
@@ -73,16 +75,19 @@ class ReportingServicer(BroadcastServicer):
 
         A malformed batch changes nothing.
         """
-        batches: dict[AuthorityShard, list[WatermarkReport]] = {}
+        batches: dict[AuthorityShard, tuple[list[WatermarkReport], list[ReportColumns]]] = {}
         for number, message in enumerate(request.intervals):
             where = f"intervals[{number}]."
             check_names(**{f"{where}group": message.group, f"{where}process": message.process})
             report = report_from_wire(message, where)
-            batches.setdefault(self._shards.shard_for(report.group), []).append(report)
+            batches.setdefault(self._shards.shard_for(report.group), ([], []))[0].append(report)
+        for number, many in enumerate(request.columns):
+            columns = columns_from_wire(many, f"columns[{number}].")
+            batches.setdefault(self._shards.shard_for(columns.group), ([], []))[1].append(columns)
         refused: list[Refusal] = []
-        for shard, reports in batches.items():
+        for shard, (reports, by_columns) in batches.items():
             events.follow(shard)
-            refused += await shard.report(reports)
+            refused += await shard.report(reports, by_columns)
         if not refused:
             return None
         return pb.ReportResponse(

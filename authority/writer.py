@@ -53,10 +53,18 @@ class JournalWriter:
         await self._retried.append(self._store, self._journal, append)
 
     async def write_parts(self, snapshot: BaseSnapshot) -> None:
-        """Write all parts of ``snapshot``, one after the other."""
-        for part, blob in snapshot.parts():
-            await self._retried.call(partial(self._store.write_part, self._journal, part, blob))
-            await asyncio.sleep(0)  # encoding a part blocks the event loop for a while: let other tasks run
+        """Write all parts of ``snapshot``, one after the other.
+
+        To encode a part blocks the event loop. After it, reports and broadcasts get as much time. A report passes
+        several turns of the loop on its way, and none of them may wait for several parts.
+        """
+        clock, parts = asyncio.get_running_loop().time, snapshot.parts()
+        began = clock()
+        while (made := next(parts, None)) is not None:
+            took = clock() - began
+            await self._retried.call(partial(self._store.write_part, self._journal, *made))
+            await asyncio.sleep(took)
+            began = clock()
 
     async def tidy(self, below: int, parts: Sequence[PartId]) -> None:
         """Delete entries and parts that no restart reads any more."""

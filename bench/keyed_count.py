@@ -49,6 +49,8 @@ _ROWS: Final = 8_192
 FORMS = {
     "keyed_count.exactly_once": Form("counts", Count),
     "keyed_count.plain": Form("counts_plain", Count),
+    "keyed_count.batch.exactly_once": Form("counts_batch", Count),
+    "keyed_count.batch.tables": Form("counts_batch", Count, rows=_ROWS),
     "keyed_count.window.exactly_once": Form("windowed"),
     "keyed_count.window.plain": Form("windowed_plain"),
     "keyed_count.columns.exactly_once": Form("windowed", columns=True),

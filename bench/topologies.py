@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from typing import Any
 
 import msgspec
 
@@ -19,6 +20,7 @@ __all__ = [
     "Item",
     "Put",
     "counts",
+    "counts_batch",
     "counts_plain",
     "flood",
     "kept",
@@ -83,11 +85,32 @@ class SecondCounter(mw.Computation[Event, dict[int, int]]):
         ctx.produce("counts", Count(ctx.key, timer.timestamp, ctx.state.pop(timer.timestamp)))
 
 
-def _by_hand(name: str, guaranteed: bool) -> mw.Topology:
+class SecondBatchCounter(mw.BatchComputation[Event, dict[int, int]]):
+    """The same count with one call for many records. It needs no value of a record, only the key and the time."""
+
+    max_records = 8_192
+
+    def process_batch(self, ctx: mw.BatchContext[dict[int, int]], batch: mw.RecordBatch[Event]) -> None:
+        """Count each record in its second."""
+        states, ends = ctx.states, (batch.timestamps // SECOND + 1) * SECOND
+        for row, (key, end) in enumerate(zip(batch.keys, ends.tolist(), strict=True)):
+            counts = states[key]
+            if end in counts:
+                counts[end] += 1
+            else:
+                counts[end] = 1
+                ctx.at(row).set_timer(mw.Timestamp(end), str(end))
+
+    def process_timer(self, ctx: mw.Context[dict[int, int]], timer: mw.Timer) -> None:
+        """Produce the count of a second that is complete."""
+        ctx.produce("counts", Count(ctx.key, timer.timestamp, ctx.state.pop(timer.timestamp)))
+
+
+def _by_hand(name: str, guaranteed: bool, counter: type[mw.Computation[Event, Any]] = SecondCounter) -> mw.Topology:
     topology = mw.Topology(name)
     topology.source("events", Event)
     topology.add(
-        SecondCounter,
+        counter,
         inputs={"events": mw.key("key")},
         outputs={"counts": Count},
         exactly_once=guaranteed,
@@ -115,6 +138,7 @@ def _windowed(
 
 
 counts = _by_hand("counts", True)
+counts_batch = _by_hand("counts-batch", True, SecondBatchCounter)
 counts_plain = _by_hand("counts-plain", False)
 windowed = _windowed("windowed", True)
 windowed_long = _windowed("windowed-long", True, length=LONG)

@@ -11,6 +11,7 @@ from millwheel.errors import Problem, did_you_mean
 from millwheel.master.cycles import find_cycle
 from millwheel.master.record_compatibility import UNTYPED, stream_difference
 from millwheel.model.catalog import DEAD_LETTER_TYPE, Catalog, outputs_of
+from millwheel.model.limits import MAX_KEY_BYTES
 from millwheel.model.stream_names import dead_letter_stream, is_full, local_name, owner_of
 from millwheel.rpc.v1 import topology_pb2 as specs
 
@@ -80,12 +81,25 @@ def _computations(spec: specs.TopologySpec) -> Iterator[Problem]:
         for stream in _twice([edge.stream for edge in computation.inputs]):
             yield Problem(where, f"it reads stream {stream!r} twice: name it once, with one key")
         for edge in computation.inputs:
-            if bool(edge.key.fields) == bool(edge.key.function):
-                yield Problem(f"{where}, input {edge.stream!r}", "name its key: either fields or a function")
+            if problem := _key_problem(edge.key):
+                yield Problem(f"{where}, input {edge.stream!r}", problem)
         if computation.late_policy == specs.LATE_POLICY_DIVERT and not computation.late_stream:
             yield Problem(where, "its late records are diverted, but to no stream: name one")
         if not computation.strong_productions and computation.late_policy in _NEEDS_STRONG:
             yield Problem(where, "it drops or diverts late records, so its productions must be strong")
+
+
+def _key_problem(key: specs.KeySpec) -> str:
+    """What is wrong with how an input's key is named. Empty: nothing."""
+    if bool(key.fields) == bool(key.function):
+        return "name its key: either fields or a function"
+    if key.fields and key.HasField("same_key"):
+        return "its key is one for all records (same_key), and in fields: leave one of them out"
+    if key.rows_by_function and not key.HasField("same_key"):
+        return "rows_by_function says who uses same_key, which is not set: leave it out"
+    if (size := len(key.same_key.encode())) > MAX_KEY_BYTES:
+        return f"its same_key has {size:,} bytes, and {MAX_KEY_BYTES:,} is the limit: name a shorter one"
+    return ""
 
 
 def _ownership(spec: specs.TopologySpec) -> Iterator[Problem]:

@@ -15,13 +15,16 @@ from typing import Final
 
 MOST: Final = 3
 """How many failed tests have a second try. If more fail, no single delay was the cause."""
-LIST: Final = Path(__file__).parent.parent / "build" / "failed-tests.txt"
+LIST: Final = Path("build", "failed-tests.txt")
+"""Where the names of failed tests are, below the root of the tests."""
+_ROOT: Final = Path(__file__).parent.parent
 
 
-def write(failed: list[str]) -> None:
-    """Write down the names of the tests that failed in a run."""
-    LIST.parent.mkdir(exist_ok=True)
-    LIST.write_text("".join(f"{name}\n" for name in dict.fromkeys(failed)))
+def write(root: Path, failed: list[str]) -> None:
+    """Write down the names of the tests that failed in a run. ``root``: that of the tests."""
+    path = root / LIST
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(f"{name}\n" for name in dict.fromkeys(failed)))
 
 
 def again(failed: list[str], run: Callable[[str], bool]) -> int:
@@ -46,9 +49,9 @@ def again(failed: list[str], run: Callable[[str], bool]) -> int:
 
 
 def _passes(name: str) -> bool:
-    done = subprocess.run([sys.executable, "-m", "pytest", "-n", "0", name], cwd=LIST.parents[1], check=False)
+    done = subprocess.run([sys.executable, "-m", "pytest", "-n", "0", name], cwd=_ROOT, check=False)
     return done.returncode == 0
 
 
 if __name__ == "__main__":
-    sys.exit(again(LIST.read_text().splitlines(), _passes))
+    sys.exit(again((_ROOT / LIST).read_text().splitlines(), _passes))

@@ -126,7 +126,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Write down which tests failed, in the process that knows of all. None have a second try if tests are missing."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         whole = not (_lost or session.shouldstop or session.shouldfail)
-        again.write(_failed if whole else [])
+        again.write(session.config.rootpath, _failed if whole else [])
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> sharing.Sharing | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from time import perf_counter
 from typing import Final
 
@@ -22,6 +22,7 @@ from millwheel.authority.messages import (
     WriteSnapshot,
 )
 from millwheel.authority.pace import PaceSettings
+from millwheel.rpc.report_columns import columns_from_wire, request_to_wire
 from millwheel.rpc.watermarks import WatermarkReport
 from millwheel.store.contract import JournalHead, PartId
 
@@ -71,12 +72,12 @@ class Bench:
         self.flush()
         return perf_counter() - began
 
-    def report(self, reports: list[WatermarkReport]) -> float:
-        """Seconds to process all reports, and to append their changes in batches."""
+    def report(self, batches: Iterable[ReportsReceived]) -> float:
+        """Seconds to process all reports, and to append the changes of each batch."""
         began = perf_counter()
-        for first in range(0, len(reports), _BATCH):
-            self.now = max(self.now, first)
-            if refused := self.step(ReportsReceived(reports[first : first + _BATCH])):
+        for batch in batches:
+            self.now += _BATCH
+            if refused := self.step(batch):
                 raise RuntimeError(f"the authority refuses a report: {refused[0]}")
             self.flush()
         return perf_counter() - began
@@ -123,30 +124,45 @@ class Bench:
         return perf_counter() - began, sum(map(len, self.stored))
 
 
+def _one_by_one(reports: list[WatermarkReport]) -> list[ReportsReceived]:
+    """Batches of reports, with an object for each."""
+    return [ReportsReceived(reports[first : first + _BATCH]) for first in range(0, len(reports), _BATCH)]
+
+
+def _by_columns(reports: list[WatermarkReport]) -> list[ReportsReceived]:
+    """Batches of reports, as workers send them."""
+    messages = [
+        request_to_wire(reports[first : first + _BATCH], by_columns=True) for first in range(0, len(reports), _BATCH)
+    ]
+    return [ReportsReceived(columns=[columns_from_wire(one) for one in message.columns]) for message in messages]
+
+
 def measure(intervals: int, rounds: int) -> list[Figure]:
     """The figures of a shard with so many intervals. Every interval reports ``rounds`` times."""
     bench = Bench(intervals)
     accepted = intervals / bench.own()
-    chance, rates, written = random.Random(1), [], 0.0
+    chance, written = random.Random(1), 0.0
+    rates: dict[str, list[float]] = {"reports_per_s": [], "columns_per_s": []}
     reports: list[WatermarkReport] = []
     for number in range(1, rounds + 1):
-        reports = bench.random_reports(number, chance)
-        bench.appended_bytes = 0
-        rates.append(intervals / bench.report(reports))
-        written = bench.appended_bytes / intervals
+        for way, (name, batches) in enumerate((("reports_per_s", _one_by_one), ("columns_per_s", _by_columns))):
+            reports = bench.random_reports(2 * number + way, chance)
+            bench.appended_bytes = 0
+            rates[name].append(intervals / bench.report(batches(reports)))
+            written = bench.appended_bytes / intervals
     names = names_of(bench.members)
     if min(map(bench.core.broadcast, names)) != min(report.watermark for report in reports):
         raise RuntimeError("the least broadcast value is not the least reported one")
-    again = intervals / bench.report(reports)
+    again = intervals / bench.report(_by_columns(reports))
     one = reports[0]
     lone = [WatermarkReport(one.group, one.member, one.sequencer, 1 << 40 | number) for number in range(_LONE)]
-    alone = bench.report(lone) / _LONE
+    alone = bench.report(_one_by_one(lone)) / _LONE
     restored, base = bench.restart()
     found = {
         "intervals": (intervals, "intervals"),
         "computations": (len(names), "computations"),
         "accepted_per_s": (accepted, "intervals/s"),
-        "reports_per_s": (max(rates), "reports/s"),
+        **{name: (max(runs), "reports/s") for name, runs in rates.items()},
         "unchanged_per_s": (again, "reports/s"),
         "lone_report_us": (alone * 1e6, "µs"),
         "journal_bytes_per_report": (written, "bytes"),
@@ -155,5 +171,7 @@ def measure(intervals: int, rounds: int) -> list[Figure]:
         "move_us": (bench.move() * 1e6, "µs"),
         "split_us": (bench.split() * 1e6, "µs"),
     }
-    runs = {"reports_per_s": tuple(rates)}
-    return [Figure(f"authority.{name}", value, unit, runs.get(name, (value,))) for name, (value, unit) in found.items()]
+    return [
+        Figure(f"authority.{name}", value, unit, tuple(rates.get(name, (value,))))
+        for name, (value, unit) in found.items()
+    ]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from asyncio.subprocess import PIPE
+from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from time import perf_counter, process_time
 from typing import Final
 
+from prometheus_client import CollectorRegistry
+
 from bench.authority.intervals import members
-from bench.authority.reporter import WATERMARK
 from bench.cluster.measures import percentile
 from bench.report import Figure
 from millwheel.authority.service import WatermarkServicer
@@ -29,43 +30,55 @@ _JOURNAL: Final = "authority.0"
 _LONE: Final = "lone.1"
 _BATCH: Final = 1_000
 _PATIENCE: Final = 120.0
-_BACKGROUND: Final = 10_000
-"""Reports per second of the other intervals."""
+_ROUNDS: Final = 3
+"""The first round opens the connection, and grows what is in memory."""
+_LOADS: Final = {"": 0, "busy.": 10_000, "full.": 100_000}
+"""The other intervals' reports a second, by the prefix of the figures."""
+_SHARES: Final = {"p50": 0.5, "p99": 0.99}
 
 
 async def measure(intervals: int, rounds: int) -> list[Figure]:
-    """Update to broadcast beside so many other intervals, a round of all of them, and a takeover by another shard."""
+    """Update to broadcast beside so many other intervals, rounds of all of them, and a takeover by another shard."""
     store = MemoryStore()
     await store.create_journal(_JOURNAL)
     owned = members(intervals)
     found: dict[str, tuple[float, str]] = {}
-    async with _serving(store, 1) as (shard, address):
+    registry = CollectorRegistry()
+    async with _serving(store, 1, registry) as (shard, address):
         for first in range(0, intervals, _BATCH):
-            some = range(first, min(first + _BATCH, intervals))
-            await asyncio.gather(*(shard.accept(*owned[number], number + 1) for number in some))
-        took, cpu = await _round(address, intervals)
-        found["round_s"] = (took, "s")
-        found["served_reports_per_s"] = (intervals / took, "reports/s")
-        found["served_report_us"] = (cpu / intervals * 1e6, "µs")
-        # The numbers of this client's reports stay above those of the other process, because the lone ones come first.
-        async with WatermarkClient(address, on_refused=print) as client:
-            for name, rate in (("", 0), ("busy.", _BACKGROUND)):
-                taken = await _beside(client, owned, rate, rounds)
-                for part, share in (("p50", 0.5), ("p99", 0.99)):
-                    found[f"broadcast.{name}{part}_ms"] = (percentile(taken, share) * 1e3, "ms")
+            some = enumerate(owned[first : first + _BATCH], start=first + 1)
+            await asyncio.gather(*(shard.accept(*member, sequencer) for sequencer, member in some))
+        async with _reporting(address, intervals) as reporter:
+            turns = [await _round(reporter) for _ in range(_ROUNDS)]
+            took, cpu = min(turns)
+            found["round_s"] = (took, "s")
+            found["served_reports_per_s"] = (intervals / took, "reports/s")
+            found["served_report_us"] = (cpu / intervals * 1e6, "µs")
+            async with WatermarkClient(address, on_refused=print) as client:
+                for number, (name, rate) in enumerate(_LOADS.items()):
+                    before = _reports(registry)
+                    taken, seconds = await _beside(client, reporter, rate, (number + 1) << 20, rounds)
+                    for part, share in _SHARES.items():
+                        found[f"broadcast.{name}{part}_ms"] = (percentile(taken, share) * 1e3, "ms")
+                    if rate:
+                        came = _reports(registry) - before - rounds
+                        found[f"broadcast.{name}beside_per_s"] = (came / seconds, "reports/s")
     began = perf_counter()
     async with _serving(store, 2) as (_, address):
         found["takeover.opened_s"] = (perf_counter() - began, "s")
         async with WatermarkClient(address, on_refused=print) as client:
             await _lone(client, 1 << 30, 2)
         found["takeover.first_broadcast_s"] = (perf_counter() - began, "s")
-    return [Figure(f"authority.{name}", value, unit, (value,)) for name, (value, unit) in found.items()]
+    runs = {"round_s": tuple(took for took, _ in turns)}
+    return [Figure(f"authority.{name}", value, unit, runs.get(name, (value,))) for name, (value, unit) in found.items()]
 
 
 @asynccontextmanager
-async def _serving(store: MemoryStore, sequencer: int) -> AsyncIterator[tuple[AuthorityShard, str]]:
+async def _serving(
+    store: MemoryStore, sequencer: int, registry: CollectorRegistry | None = None
+) -> AsyncIterator[tuple[AuthorityShard, str]]:
     """A shard that is restored from the store, and the address of its server."""
-    shard = await AuthorityShard.open(store, _JOURNAL, sequencer)
+    shard = await AuthorityShard.open(store, _JOURNAL, sequencer, registry=registry)
     server = create_server()
     add_WatermarkServiceServicer_to_server(WatermarkServicer(shard), server)
     address = bind(server)
@@ -77,16 +90,21 @@ async def _serving(store: MemoryStore, sequencer: int) -> AsyncIterator[tuple[Au
         await shard.close()
 
 
-async def _beside(client: WatermarkClient, owned: list[tuple[str, KeyInterval]], rate: int, rounds: int) -> list[float]:
-    """What :func:`_lone` finds while other intervals report at this rate."""
-    others = asyncio.create_task(_report(client, owned, rate)) if rate else None
-    try:
-        return await _lone(client, 1 if others is None else 1 << 20, rounds)
-    finally:
-        if others is not None:
-            others.cancel()
-            with suppress(asyncio.CancelledError):
-                await others
+async def _beside(
+    client: WatermarkClient, reporter: Process, rate: int, first: int, rounds: int
+) -> tuple[list[float], float]:
+    """What :func:`_lone` finds while other intervals report at a rate, and the seconds that it took."""
+    await _say(reporter, f"rate {rate}")
+    began = perf_counter()
+    taken = await _lone(client, first, rounds)
+    seconds = perf_counter() - began
+    await _say(reporter, "rate 0")
+    return taken, seconds
+
+
+def _reports(registry: CollectorRegistry) -> float:
+    """How many reports the shard has got."""
+    return registry.get_sample_value("millwheel_authority_reports_total") or 0.0
 
 
 async def _lone(client: WatermarkClient, first: int, rounds: int) -> list[float]:
@@ -105,33 +123,38 @@ async def _lone(client: WatermarkClient, first: int, rounds: int) -> list[float]
     return taken
 
 
-async def _report(client: WatermarkClient, owned: list[tuple[str, KeyInterval]], rate: int) -> None:
-    """Report at ``rate``, one interval after the other, until it is cancelled."""
-    began, number = perf_counter(), 0
-    while True:
-        for _ in range(max(0, int((perf_counter() - began) * rate) - number)):
-            place = number % len(owned)
-            client.report(WatermarkReport(*owned[place], place + 1, WATERMARK + 1 + number // len(owned)))
-            number += 1
-        await asyncio.sleep(0.005)
-
-
-async def _round(address: str, intervals: int) -> tuple[float, float]:
-    """Seconds in which every interval reports once, until the broadcast, and this process's CPU seconds meanwhile."""
+@asynccontextmanager
+async def _reporting(address: str, intervals: int) -> AsyncIterator[Process]:
+    """The process of :mod:`bench.authority.reporter`, when it is ready."""
     reporter = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "bench.authority.reporter", address, str(intervals), stdin=PIPE, stdout=PIPE
     )
     try:
-        assert reporter.stdout is not None
-        assert reporter.stdin is not None
-        async with asyncio.timeout(_PATIENCE):
-            if await reporter.stdout.readline() != b"ready\n":
-                raise RuntimeError("the process that reports has failed; its output is above")
-            before = process_time()
-            reporter.stdin.write(b"go\n")
-            took = float(await reporter.stdout.readline())
-            return took, process_time() - before
+        await _answer(reporter)
+        yield reporter
     finally:
         with suppress(ProcessLookupError):
             reporter.kill()
         await reporter.wait()
+
+
+async def _say(reporter: Process, line: str) -> None:
+    assert reporter.stdin is not None
+    reporter.stdin.write(f"{line}\n".encode())
+    await reporter.stdin.drain()
+
+
+async def _answer(reporter: Process) -> str:
+    assert reporter.stdout is not None
+    async with asyncio.timeout(_PATIENCE):
+        if not (line := await reporter.stdout.readline()):
+            raise RuntimeError("the process that reports has failed; its output is above")
+    return line.decode().strip()
+
+
+async def _round(reporter: Process) -> tuple[float, float]:
+    """Seconds in which every interval reports once, until the broadcast, and this process's CPU seconds meanwhile."""
+    before = process_time()
+    await _say(reporter, "round")
+    took = float(await _answer(reporter))
+    return took, process_time() - before

@@ -18,13 +18,17 @@ def authority_table(found: Readings) -> str:
         return " / ".join(percentiles(found, f"authority.{name}", ("p50", "p99"))) + " ms"
 
     taken = f"{value('takeover.opened_s')} / {value('takeover.first_broadcast_s')} s"
+    full = f"the same beside {value('broadcast.full.beside_per_s')} reports/s of others, which would send 100,000"
     lines = [
-        ("reports that the core takes, each with a new value, in any order", f"{value('reports_per_s')}/s"),
+        ("reports that the core takes, each with a new value, in any order: singly", f"{value('reports_per_s')}/s"),
+        ("the same by columns, as workers send them", f"{value('columns_per_s')}/s"),
         ("reports that change nothing", f"{value('unchanged_per_s')}/s"),
         ("one round of all intervals over gRPC, from the first report to the last broadcast", f"{value('round_s')} s"),
+        ("reports in this round", f"{value('served_reports_per_s')}/s"),
         ("the shard's CPU for a report in it", f"{value('served_report_us')} µs"),
         ("report to broadcast of one interval, the others at rest: p50 / p99", latency("broadcast.")),
         ("the same beside 10,000 reports/s of others", latency("broadcast.busy.")),
+        (full, latency("broadcast.full.")),
         ("journal, for each report", f"{value('journal_bytes_per_report')} bytes"),
         ("base, for each interval", f"{value('base_bytes_per_interval')} bytes"),
         ("takeover by another shard: until it serves / until its first broadcast", taken),

@@ -22,6 +22,8 @@ _FORMS: Final = (
     ("keyed_count.columns.exactly_once", "windows by columns, records sent one by one"),
     ("keyed_count.window.exactly_once", "windows as hooks"),
     ("keyed_count.exactly_once", "a hook by hand"),
+    ("keyed_count.batch.tables", "a hook by hand for many records, from tables of Arrow"),
+    ("keyed_count.batch.exactly_once", "a hook by hand for many records, sent one by one"),
     ("keyed_count.window.plain", "windows as hooks, exactly-once and strong productions off"),
     ("keyed_count.plain", "a hook by hand, both off"),
 )
@@ -41,8 +43,10 @@ _CASES: Final = (
 )
 _PEERS: Final = (
     ("millwheel-dev", "MillWheel, one process"),
+    ("millwheel-hook", "MillWheel, one process, a hook by hand"),
     ("millwheel-cluster", "MillWheel, a cluster on Cassandra and etcd"),
     ("bytewax", "Bytewax"),
+    ("bytewax-logic", "Bytewax, a logic by hand"),
     ("flink-table", "Flink, SQL (no Python for a record)"),
     ("flink-datastream", "PyFlink, DataStream"),
     ("spark-sql", "Spark, SQL (no Python for a record)"),

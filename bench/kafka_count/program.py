@@ -1,5 +1,7 @@
 """The count as topologies of MillWheel. ``counted`` is the one that is measured; ``summed`` also says what it counted.
 
+``hooked`` is ``counted`` by a hook that is written by hand.
+
 ``sourced`` and ``injected`` write nothing to Kafka. The second one gets its records from an injector.
 
 What it reads and writes is in the environment of its processes: ``KAFKA_COUNT_BROKER``, ``_FROM``, ``_TO``,
@@ -16,10 +18,10 @@ import msgspec
 import millwheel as mw
 from millwheel import agg, windows
 from millwheel.connectors import Sink, kafka
-from millwheel.streams import Stream, WindowedStream
+from millwheel.streams import KeyedStream, Stream, WindowedStream
 from millwheel.windows import Result
 
-__all__ = ["Hit", "Summed", "as_json", "counted", "injected", "sourced", "summed"]
+__all__ = ["Hit", "HitCounter", "Summed", "as_json", "counted", "hooked", "injected", "sourced", "summed"]
 
 R = TypeVar("R", bound="Result[int] | Summed")
 
@@ -29,6 +31,25 @@ class Hit(msgspec.Struct):
 
     key: str
     number: int
+
+
+class HitCounter(mw.Computation[Hit, dict[int, int]]):
+    """Counts records by window. It is written by hand, without the library's windows."""
+
+    def process_record(self, ctx: mw.Context[dict[int, int]], record: mw.Record[Hit]) -> None:
+        """Count the record in its window."""
+        end = record.timestamp - record.timestamp % _SIZE + _SIZE
+        counts = ctx.state
+        if end in counts:
+            counts[end] += 1
+        else:
+            counts[end] = 1
+            ctx.set_timer(mw.Timestamp(end), str(end))
+
+    def process_timer(self, ctx: mw.Context[dict[int, int]], timer: mw.Timer) -> None:
+        """Produce the count of a window that is complete."""
+        end = timer.timestamp
+        ctx.produce("counts", Result(ctx.key, mw.Timestamp(end - _SIZE), end, ctx.state.pop(end)))
 
 
 class Summed(msgspec.Struct):
@@ -55,11 +76,15 @@ _SIZE = mw.milliseconds(int(_given("WINDOW_MS", "1000")))
 _OUT_OF_ORDER = mw.milliseconds(int(_given("OUT_OF_ORDER_MS", "500")))
 
 
+def _hits_of(topology: mw.Topology) -> KeyedStream[Hit]:
+    """The records of the input topic by key."""
+    source = kafka.source(_given("FROM", "from"), Hit, brokers=_BROKER)
+    return topology.source("hits", Hit, source, out_of_order=_OUT_OF_ORDER).key_by("key")
+
+
 def _windows_of(topology: mw.Topology) -> WindowedStream[Hit]:
     """The records of the input topic by key and window."""
-    source = kafka.source(_given("FROM", "from"), Hit, brokers=_BROKER)
-    hits = topology.source("hits", Hit, source, out_of_order=_OUT_OF_ORDER)
-    return hits.key_by("key").window(windows.tumbling(_SIZE))
+    return _hits_of(topology).window(windows.tumbling(_SIZE))
 
 
 def _write(results: Stream[R]) -> None:
@@ -69,6 +94,9 @@ def _write(results: Stream[R]) -> None:
 
 counted = mw.Topology("counted")
 _write(_windows_of(counted).aggregate("counts", agg.count()))
+
+hooked = mw.Topology("hooked")
+_write(_hits_of(hooked).process("counts", HitCounter, {"counts": Result[int]}))
 
 summed = mw.Topology("summed")
 _write(_windows_of(summed).aggregate("counts", Summed, count=agg.count(), sum=agg.sum("number")))

@@ -75,8 +75,10 @@ def _peers(options: argparse.Namespace) -> list[Peer]:
     more, spark = (dict(one.split("=", 1) for one in given) for given in (options.flink, options.spark))
     return [
         DevServer(),
+        DevServer("millwheel-hook", "hooked"),
         Cluster(),
         Bytewax(),
+        Bytewax(PROGRAMS / "bytewax_logic.py", "bytewax-logic"),
         Flink("flink-table", PROGRAMS / "flink_table.py", more),
         Flink("flink-datastream", PROGRAMS / "flink_datastream.py", more),
         Spark(spark),

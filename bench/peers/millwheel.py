@@ -30,11 +30,12 @@ class _Submitted:
     """A server that runs, and gets the topology. ``kill`` and ``again`` are for a crash, and what follows it."""
 
     address: str
+    topology: str
     kill: Callable[[], None]
     again: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
-        await asyncio.to_thread(submit, self.address, "counted", _PROGRAM)
+        await asyncio.to_thread(submit, self.address, self.topology, _PROGRAM)
 
     def check(self) -> None:
         """The service manager starts what ends, and the run's limit ends one that does not come to its end."""
@@ -71,9 +72,10 @@ def _versions() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class DevServer:
-    """``millwheel server start-dev``: all roles and the store in one process."""
+    """``millwheel server start-dev``: all roles and the store in one process. ``topology``: what runs there."""
 
     name: str = "millwheel-dev"
+    topology: str = "counted"
     guarantee: str = "exactly once"
 
     def install(self) -> None:
@@ -90,7 +92,7 @@ class DevServer:
         with variables(_given(job)):
             server = await asyncio.to_thread(ServerProcess, Path(job.place))
             try:
-                yield _Submitted(server.address, server.kill, server.start)
+                yield _Submitted(server.address, self.topology, server.kill, server.start)
             finally:
                 await asyncio.to_thread(server.stop)
 
@@ -121,7 +123,7 @@ class Cluster:
         with variables(_given(job)):
             daemons = Daemons(place, settings, say, masters=1, authorities=1, workers=job.processes)
             async with members, nodes, daemons:
-                yield _Submitted(daemons.address, lambda: _kill_workers(daemons, job.processes))
+                yield _Submitted(daemons.address, "counted", lambda: _kill_workers(daemons, job.processes))
 
 
 def _kill_workers(daemons: Daemons, count: int) -> None:

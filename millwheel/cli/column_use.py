@@ -56,21 +56,24 @@ def plain_columns(use: wire.ComputationColumns | None, hooks: Sequence[wire.Hook
     }
 
 
+def _tables(of_sink: bool, why: str | None) -> str:
+    """What happens to tables, if that is not said yet. ``why``: why a value is made for each row."""
+    if why:
+        return ", tables by rows"
+    return ", tables by columns" if of_sink else ""
+
+
 def print_column_use(computations: Sequence[dict[str, Any]]) -> None:
     """Print a table of how the records of described computations run, if a worker has reported it."""
     rows: list[Sequence[object]] = []
     for name, use in ((one["name"], one["columns"]) for one in computations if one["columns"] is not None):
-        if use["in_batches"]:
-            rows.append((name, "", "many at a time", "", ""))
-        elif not use["by_columns"]:
-            rows.append((name, "", "by records", use["why_not"], ""))
-        else:
-            share = "" if use["share_by_columns"] is None else f"{use['share_by_columns']:.1%}"
-            for one in use["inputs"]:
-                why = one["why_by_rows"]
-                rows.append(
-                    (name, one["stream"], "by columns, tables by rows" if why else "by columns", why or "", share)
-                )
+        run = "many at a time" if use["in_batches"] else "by columns" if use["by_columns"] else "by records"
+        if not use["inputs"]:
+            rows.append((name, "", run, use["why_not"] or "", ""))
+        share = "" if use["share_by_columns"] is None else f"{use['share_by_columns']:.1%}"
+        for one in use["inputs"]:
+            why = one["why_by_rows"]
+            rows.append((name, one["stream"], run + _tables(use["in_batches"], why), why or "", share))
     if rows:
         print()
         print_table(_USE_HEADS, rows)

@@ -20,6 +20,7 @@ from millwheel.rpc.cancelling import cancellations, raise_if_cancelled
 from millwheel.rpc.channel import RETRYABLE
 from millwheel.rpc.errors import from_rpc_error
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.report_columns import request_to_wire
 from millwheel.rpc.v1 import watermark_pb2 as pb
 from millwheel.rpc.watermarks import (
     AcceptRefusedError,
@@ -28,7 +29,6 @@ from millwheel.rpc.watermarks import (
     PendingWork,
     WatermarkReport,
     report_from_wire,
-    report_to_wire,
     sequencers_from_wire,
 )
 from millwheel.rpc.writing import writing
@@ -88,7 +88,10 @@ def _failure(error: BaseException, address: str, before: int) -> RequestError:
 
 
 class ReportStream:
-    """Keeps the newest report of each group and member. After a reconnect all of them are sent again."""
+    """Keeps the newest report of each group and member. After a reconnect all of them are sent again.
+
+    It has many attributes: what is kept of each member, the open stream's form and pace, and the caller's functions.
+    """
 
     def __init__(
         self,
@@ -127,6 +130,8 @@ class ReportStream:
         self._changed = asyncio.Event()
         self._not_before = 0.0
         self._number = 0
+        self._by_columns = False
+        """Whether the authority of the open stream has stated that it reads columns."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -182,6 +187,7 @@ class ReportStream:
         Returns or raises RequestError at the end of the stream.
         """
         stub, address = await self._stub()
+        self._by_columns = False  # a stream may lead to an authority of an earlier version
         call: Any = stub.Report()  # type: ignore[call-arg]  # the stubs know no call that is written to
         async with connected(address), writing(call, self._write(call)):
             async for response in call:
@@ -196,7 +202,7 @@ class ReportStream:
                 refresh_at = self._now() + self._refresh
             if reports := self._take():
                 self._not_before = self._now() + self._coalesce
-                await call.write(pb.ReportRequest(intervals=[report_to_wire(report) for report in reports]))
+                await call.write(request_to_wire(reports, by_columns=self._by_columns))
             else:
                 await self._more(refresh_at)
 
@@ -226,6 +232,7 @@ class ReportStream:
 
     def received(self, response: pb.ReportResponse) -> None:
         """Process a response: drop refused members, announce unknown sequencers, and queue requested pending work."""
+        self._by_columns = self._by_columns or response.reads_columns
         for group in response.pending_requested:
             self._report_pending(group)
         for report in self._current(response.refused):

@@ -23,7 +23,7 @@ K = TypeVar("K")
 class EncodedTable(msgspec.Struct, frozen=True):
     """Records that are columns.
 
-    ``before``: how many of the records that are values come before them. It may be that of the table before, too.
+    ``before``: how many of the records that are values come before them. Tables without a value between them have one.
     ``count``: the number of rows. ``columns``: a message RecordColumns of delivery.proto.
     """
 
@@ -54,7 +54,7 @@ class EncodedBatch(msgspec.Struct, Generic[K], frozen=True, omit_defaults=True):
     kind: list[K] = []
     """Always empty. It has the type of the values in the schema of the stream."""
     tables: list[EncodedTable] = []
-    """Records that are columns. The others are ``values``."""
+    """Records that are columns. The others are ``values``: ``EncodedTable.before`` says how they are mixed."""
 
     def parts(self, codec: ValueCodec) -> Iterator[SomeRecords]:
         """The records in their order, in the forms in which they came. ``codec``: that of the values."""
@@ -77,7 +77,7 @@ class EncodedBatch(msgspec.Struct, Generic[K], frozen=True, omit_defaults=True):
 
     @property
     def count(self) -> int:
-        """The number of the records."""
+        """The number of the records: of values and rows."""
         return len(self.values) + sum(table.count for table in self.tables)
 
 
@@ -102,11 +102,11 @@ class Collected(msgspec.Struct, Generic[K], omit_defaults=True):
     kind: list[K] = []
     """Always empty, as in a batch."""
     tables: list[EncodedTable] = []
-    """Records that are columns. The others are ``values``."""
+    """Records that are columns. The others are ``values``: ``EncodedTable.before`` says how they are mixed."""
 
     @property
     def count(self) -> int:
-        """The number of the records."""
+        """The number of the records: of values and rows."""
         return len(self.values) + sum(table.count for table in self.tables)
 
     def empty(self) -> None:

@@ -89,7 +89,7 @@ class ShardTable(ShardRecords):
         import numpy as np
 
         self._records = records
-        self._sizes = _sizes_of(records.batch)
+        self._sizes = _row_sizes(records.batch)
         super().__init__(np.concatenate((np.zeros(1, np.int64), np.cumsum(self._sizes))))
 
     @property
@@ -118,11 +118,11 @@ class ShardTable(ShardRecords):
 
     def put(self, pending: Collected[Any], start: int, end: int) -> None:
         given = self._records
-        some = RecordColumns(given.batch.slice(start, end - start), given.timestamps[start:end], "")
+        some = RecordColumns(given.batch.slice(start, end - start), given.timestamps[start:end])
         pending.tables.append(EncodedTable.of(some, len(pending.values)))
 
 
-def _sizes_of(batch: Any) -> Any:
+def _row_sizes(batch: Any) -> Any:
     """The size of each record in columns: at least what it takes of their buffers."""
     import numpy as np
 

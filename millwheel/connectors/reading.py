@@ -345,7 +345,7 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         least, newest = extremes_of(times)
         if least < OLDEST_USUAL_US or newest > self._latest_usual(self._known_time(ctx, began)):
             return None
-        records = RecordColumns(table.batch, times, "")
+        records = RecordColumns(table.batch, times)
         return newest if ctx._produce_table(ctx._scope.outputs[self._output], records, MAX_BYTES) else None
 
     @staticmethod

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, get_origin, overload
+from typing import Any, Final, NamedTuple, overload
 
 import msgspec
 
 from millwheel.model.time import Timestamp
-from millwheel.rpc.columns import SCHEMA_BYTES, exact, has_columns, plain_types, schema_bytes
-from millwheel.sdk.column_fields import column_fields
+from millwheel.rpc.columns import SCHEMA_BYTES, exact, has_columns, integers_of, plain_types, schema_bytes
+from millwheel.sdk.column_fields import encoded_fields
 from millwheel.sdk.exact_types import behind, unless_none
-from millwheel.sdk.typeinfo import type_name
 
 __all__ = [
     "TABLE_BYTES",
@@ -64,20 +63,16 @@ def plain_fields(record_type: Any) -> list[PlainField] | str:
     >>> [(one.name, one.kind, one.takes_null) for one in plain_fields(Bid)]
     [('item', <class 'str'>, False), ('cents', <class 'int'>, True)]
     """
-    struct = get_origin(record_type) or record_type
-    if column_fields(record_type) is None:
-        return f"the type {type_name(record_type)} is no plain struct"
-    if struct.__struct_config__.omit_defaults:
-        return f"the type {type_name(record_type)} leaves out defaults (omit_defaults)"
+    fields = encoded_fields(record_type)
+    if isinstance(fields, str):
+        return fields
     found: list[PlainField] = []
-    for one in msgspec.structs.fields(record_type):
+    for one in fields:
         present = unless_none(one.type)
         kind = behind(one.type if present is None else present)
         if kind not in (bool, int, float, str, bytes):
             return f"the field {one.name!r} of its records is no plain text, number or truth value"
         found.append(PlainField(one.encode_name, one.name, kind, present is not None, one.default))
-    if not found:
-        return f"the type {type_name(record_type)} has no fields"
     if has_columns() and (size := schema_bytes(_schema_of(found))) > SCHEMA_BYTES:
         return f"the schema of its {len(found):,} fields has {size:,} bytes, and {SCHEMA_BYTES:,} is the limit"
     return found
@@ -197,7 +192,7 @@ class TableForm:
         wanted = _arrow_type(field.kind)
         if field.name in self._places:
             if self._places[field.name]:
-                return _numbers(array("q", numbers))
+                return integers_of(array("q", numbers))
             return _repeated(name, wanted, len(numbers))
         if field.name not in self._there:
             if field.default is None:
@@ -279,12 +274,6 @@ def _times_in(batch: Any, field: str) -> array[int] | None:
     return times
 
 
-def _numbers(numbers: array[int]) -> Any:
-    import pyarrow as pa
-
-    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
-
-
 def _repeated(value: Any, wanted: Any, count: int) -> Any:
     """A column of so many equal values. pyarrow's own way to make one loads pandas, if it is installed."""
     import pyarrow as pa
@@ -297,7 +286,7 @@ def _repeated(value: Any, wanted: Any, count: int) -> Any:
             bytes([value]) if isinstance(value, bool) else array("d" if isinstance(value, float) else "q", [value])
         ]
     one = pa.Array.from_buffers(wanted, 1, [None, *map(pa.py_buffer, buffers)])
-    return one.take(_numbers(array("q", bytes(8 * count))))
+    return one.take(integers_of(array("q", bytes(8 * count))))
 
 
 def _schema_of(fields: Sequence[PlainField]) -> Any:

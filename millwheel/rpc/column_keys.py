@@ -19,8 +19,7 @@ __all__ = [
 ]
 
 KeySource = str | bytes
-"""Where records that are columns have their keys: in a column of this name. Or bytes: the key of all of them. An empty
-text is the empty key."""
+"""Where records that are columns have their keys: in a column of this name. Or bytes: the one key of all of them."""
 
 _SINGLE_READS: Final = 32
 """So many keys are read from the column. With more of them, all keys are made at once: that costs a tenth for each."""

@@ -34,6 +34,7 @@ __all__ = [
     "extremes_of",
     "has_columns",
     "in_one",
+    "integers_of",
     "joined",
     "longest_of",
     "names_bytes",
@@ -54,8 +55,8 @@ _ROW_BYTES: Final = 16
 
 _OFFSET_BYTES: Final = 4
 _MISSING: Final = (
-    "records are stored as columns, and pyarrow is not here: install openmillwheel[arrow] on all workers, and start "
-    "this one again"
+    "it has records as columns, and pyarrow is not here: install openmillwheel[arrow] on all workers, and for this "
+    "process (a worker, a master that restores, or a command), and start it again"
 )
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -91,13 +92,14 @@ class RecordColumns(Sequence[bytes]):
     __slots__ = ("_chunks", "_extremes", "average", "batch", "key", "size", "timestamps")
 
     def __init__(
-        self, batch: Any, timestamps: array[int], key: KeySource, *, like: RecordColumns | None = None
+        self, batch: Any, timestamps: array[int], key: KeySource = b"", *, like: RecordColumns | None = None
     ) -> None:
         """
         Args:
             batch: A record batch of Arrow. Its columns are of ``plain_types``.
             timestamps: In microseconds, one for each record.
-            key: The column of the keys: texts, bytes or integers without nulls. Or the key of all records.
+            key: The column of the keys: texts, bytes or integers without nulls. Or the one key of all records, which is
+                the empty one as long as no consumer's keys are asked for.
             like: The same records, with other keys. What is known of them is taken over.
         """
         self.batch = batch
@@ -149,9 +151,7 @@ class RecordColumns(Sequence[bytes]):
 
     def taken(self, indexes: Any) -> RecordColumns:
         """The records with these indexes, which are an array of Arrow."""
-        import pyarrow as pa
-
-        times = pa.Array.from_buffers(pa.int64(), len(self), [None, pa.py_buffer(self.timestamps)]).take(indexes)
+        times = integers_of(self.timestamps).take(indexes)
         return RecordColumns(self.batch.take(indexes), array("q", times.buffers()[1].to_pybytes()), self.key)
 
     def cut(self, first: int, end: int) -> RecordColumns:
@@ -164,7 +164,7 @@ class RecordColumns(Sequence[bytes]):
 
     def has_keys(self, key: KeySource) -> bool:
         """Whether each record has a key there: a text or an integer in a column, or the one key of all records."""
-        if not key or isinstance(key, bytes):
+        if isinstance(key, bytes):
             return True
         import pyarrow as pa
 
@@ -179,7 +179,7 @@ class RecordColumns(Sequence[bytes]):
     @property
     def same(self) -> bytes | None:
         """The key of all records. None: a column has the keys."""
-        return None if self.key and isinstance(self.key, str) else bytes(self.key or b"")
+        return self.key if isinstance(self.key, bytes) else None
 
     def keyed(self, key: KeySource) -> RecordColumns:
         """The same records with other keys."""
@@ -443,6 +443,13 @@ def _buffers_of(kind: Any) -> int:
 def _bit_bytes(count: int) -> int:
     """How many bytes have so many bits."""
     return -(-count // 8)
+
+
+def integers_of(numbers: array[int]) -> Any:
+    """A column of integers of 64 bits, in the memory of ``numbers``."""
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def texts_of(texts: Sequence[str]) -> Any:

@@ -13,9 +13,9 @@ from typing import Any, Final, get_origin
 import msgspec
 
 from millwheel.sdk.exact_types import behind, is_plain_struct, unless_none
-from millwheel.sdk.typeinfo import cached_by_type
+from millwheel.sdk.typeinfo import cached_by_type, type_name
 
-__all__ = ["ColumnFields", "column_fields", "has_plain_default"]
+__all__ = ["ColumnFields", "column_fields", "encoded_fields", "has_plain_default"]
 
 _IN_COLUMNS: Final = (bool, int, float, str, bytes)
 """The types of the values of columns."""
@@ -99,6 +99,16 @@ def column_fields(record_type: Any) -> ColumnFields | None:
     if config.array_like or config.tag is not None:
         return None
     return ColumnFields(msgspec.structs.fields(record_type), config.forbid_unknown_fields)
+
+
+def encoded_fields(record_type: Any) -> Sequence[msgspec.structs.FieldInfo] | str:
+    """The fields of a type whose encoded values have each of them, in their order. A text: why it is no such type."""
+    struct = get_origin(record_type) or record_type
+    if column_fields(record_type) is None:
+        return f"the type {type_name(record_type)} is no plain struct"
+    if struct.__struct_config__.omit_defaults:
+        return f"the type {type_name(record_type)} leaves out defaults (omit_defaults)"
+    return msgspec.structs.fields(record_type) or f"the type {type_name(record_type)} has no fields"
 
 
 def has_plain_default(field: msgspec.structs.FieldInfo | msgspec.inspect.Field) -> bool:

@@ -1,7 +1,8 @@
 """What of a computation's work a worker may do by columns, and why not the rest (sections 4.2, 5.2).
 
-Two questions decide it. Can its windows be kept by columns? If so, and a table comes: can its columns be read, or must
-a value be made for each row? Both are answered by declarations alone. A worker may still need a hook for a record.
+Two questions decide it. Can its windows be kept by columns, or does its hook take tables, as that of a sink? If so, and
+a table comes: can its columns be read, or must a value be made for each row? Both are answered by declarations alone. A
+worker may still need a hook for a record.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from millwheel.model.wording import named
+from millwheel.sdk.batches.column_records import whole_fields
+from millwheel.sdk.batches.computation import BatchComputation
 from millwheel.sdk.codecs import ValueFormat
-from millwheel.sdk.column_fields import column_fields
+from millwheel.sdk.column_fields import column_fields, encoded_fields
 from millwheel.sdk.column_reading import ColumnReading, steps_for
 from millwheel.sdk.computation import Computation
-from millwheel.sdk.declarations import ComputationDeclaration, Reading
+from millwheel.sdk.declarations import UNKNOWN, ComputationDeclaration, Reading
 from millwheel.sdk.exact_types import unless_none
 from millwheel.sdk.field_paths import type_at
-from millwheel.sdk.keys import KeyExtractor
+from millwheel.sdk.keys import KeyExtractor, key_source
 from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.plan import Plan, PlannedStream
 from millwheel.sdk.typeinfo import supertype, type_name
@@ -35,7 +38,7 @@ class ColumnPlan(NamedTuple):
     """Why its records run in hooks, and not by columns. Empty: a worker may keep its windows by columns."""
     by_values: Mapping[str, str]
     """By input stream: why the rows of a table become values, one by one. Empty: its columns are read. There are none
-    if its records run in hooks."""
+    if its records run in hooks that take no tables."""
 
 
 def column_plan(declared: ComputationDeclaration, inputs: Sequence[str], plan: Plan) -> ColumnPlan:
@@ -50,19 +53,23 @@ def column_plan(declared: ComputationDeclaration, inputs: Sequence[str], plan: P
     made = declared.computation
     reason = "" if made is None else why_hooks(made, declared.options, declared.readings)
     windows = None if made is None or reason else made._by_columns()
-    if windows is None:
+    takes_tables = isinstance(made, BatchComputation) and made._takes_columns
+    if windows is None and not takes_tables:
         return ColumnPlan(reason, {})
-    wanted = windows.fold.fields
     found: dict[str, str] = {}
     for stream in inputs:
-        reading = column_reading(streams[stream], declared.readings.get(stream, ()))
+        readings = declared.readings.get(stream, ())
+        reading = column_reading(streams[stream], readings)
         if isinstance(reading, str):
             why = reading
+        elif windows is None:
+            why = _why_no_table(streams[stream], readings, reading)
         else:
+            wanted = windows.fold.fields
             why = windows.fold.why_values if wanted is None else reading.problem(wanted)
         why = _why_rows(streams[stream], declared.inputs[stream], plan) or why
         found[stream] = why if len(why) <= _MAX_REASON else f"{why[:_MAX_REASON]}…"
-    return ColumnPlan("", found)
+    return ColumnPlan(reason, found)
 
 
 def why_hooks(
@@ -74,7 +81,7 @@ def why_hooks(
     if not options.strong:
         return "its productions are weak"
     several = [stream for stream, each in readings.items() if len(each) > 1]
-    return f"it reads the stream {several[0]!r} in several ways" if several else ""
+    return _several_ways(several[0]) if several else ""
 
 
 def column_reading(stream: PlannedStream, readings: Sequence[Reading]) -> ColumnReading | str:
@@ -88,6 +95,21 @@ def column_reading(stream: PlannedStream, readings: Sequence[Reading]) -> Column
         return f"its stream's type {type_name(stream.type)} is no plain struct"
     steps = steps_for((step for one in readings for step in one.steps or ()), stream.type)
     return steps if isinstance(steps, str) else ColumnReading(fields, steps)
+
+
+def _several_ways(stream: str) -> str:
+    return f"it reads the stream {stream!r} in several ways"
+
+
+def _why_no_table(stream: PlannedStream, readings: Sequence[Reading], reading: ColumnReading) -> str:
+    """Why a hook that takes tables gets values of a stream that can be read from columns."""
+    if len(readings) > 1:
+        return _several_ways(stream.name)
+    kind = readings[0].type if readings and readings[0].type is not UNKNOWN else stream.type
+    fields, whole = encoded_fields(kind), whole_fields(kind)
+    if whole is None:
+        return fields if isinstance(fields, str) else ""
+    return reading.problem(whole.wanted)
 
 
 def _why_rows(stream: PlannedStream, key: KeyExtractor, plan: Plan) -> str:
@@ -118,12 +140,11 @@ def _why_one_by_one(stream: PlannedStream, plan: Plan) -> str | None:
 
 def _why_no_column(stream: PlannedStream, key: KeyExtractor) -> str:
     """Why no column has the keys of a consumer."""
-    if key._for_all is not None:
+    source = key_source(key.to_proto(stream.type))
+    if source is None:
+        return "its key is no single field of the records" if key.function is None else "its key is computed by code"
+    if isinstance(source, bytes):
         return ""
-    if key.function is not None:
-        return "its key is computed by code"
-    if len(key.fields) != 1 or "." in key.fields[0]:
-        return "its key is no single field of the records"
     kind = type_at(stream.type, key.fields[0])
     if kind in (None, Any) or supertype(unless_none(kind) or kind) in (str, int):  # another reason says that it is none
         return ""

@@ -411,11 +411,22 @@ def _clear_state(context: Context[Any]) -> None:
         context._cell.value = None
 
 
+def _state_of(context: Context[Any]) -> Any:
+    return context.state
+
+
+def _set_state(context: Context[Any], value: Any) -> None:
+    context.state = value
+
+
 def _deletable(plain: Any) -> property:
-    """A property with a deleter. mypyc rejects deleters, so a class that mypyc compiled has another descriptor here."""
+    """A property with a deleter. mypyc rejects deleters, so a class that mypyc compiled has another descriptor here.
+
+    Its ``__get__`` would do, but takes a tuple for each call. Each hook reads its state.
+    """
     if isinstance(plain, property):
         return plain.deleter(_clear_state)
-    return property(plain.__get__, plain.__set__, _clear_state, plain.__doc__)
+    return property(_state_of, _set_state, _clear_state, plain.__doc__)
 
 
 setattr(Context, "state", _deletable(vars(Context)["state"]))  # noqa: B010 - mypy takes the name for a property

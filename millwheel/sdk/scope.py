@@ -24,7 +24,7 @@ __all__ = [
     "route_of_all",
 ]
 
-UNSET: Any = object()
+UNSET: Final[Any] = object()
 """Marks a state that is not decoded yet, and a hold that the context does not change."""
 
 PAGES_TAG: Final = "millwheel/pages"

@@ -268,7 +268,8 @@ def _key_for_all(given: Input, branch: Branch, by_columns: bool) -> str | None:
 
     A reader that makes a value of each row gets what filters drop from its senders spread, not in one interval.
 
-    *Invariant: each record whose steps raise fails at its sender, alone.* At the reader it would block all others.
+    *Invariant: a record for which a filter raises fails at its sender, alone.* At the reader it would block all others,
+    as one does for which a function behind the last filter raises.
     """
     same, steps = given.extractor._for_all, branch.steps
     if same is None or expands(steps):

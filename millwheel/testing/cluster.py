@@ -301,7 +301,7 @@ class VirtualCluster:
         if found is None:
             return None
         own = ((self.incarnations[name], key) for name, key in found.items() if name not in self.captured)
-        return (*own, (IncarnationId(_SINK + stream), ""))
+        return (*own, (IncarnationId(_SINK + stream), b""))
 
     def locate(self, consumer: IncarnationId, key: bytes) -> str:
         """The journal of the consumer's interval that contains ``key``; empty for a sink or a removed computation."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from millwheel.authority.group import Group
 from millwheel.authority.injected import InjectorGroup
 from millwheel.authority.keyed import KeyedGroup
 from millwheel.authority.registry import Registry
 from millwheel.authority.writer import JournalWriter
+from millwheel.client.watermark_streams import ReportStream
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.store.contract import Append
 from millwheel.worker.owner import OwnerCore
@@ -33,7 +35,43 @@ def served_unaccepted() -> None:
 )
 def hearsay_of_predecessors() -> None:
     """The authority also accepts reports of an older owner."""
-    rewrite(KeyedGroup, "if state is None or state.sequencer != report.sequencer:", "if state is None:")
+    rewrite(Group, " or state.sequencer != report.sequencer", "")
+
+
+@mutation(
+    "G4",
+    "the authority takes reports by columns only of the owner that it accepted",
+    seeds=0,
+    test="tests/authority/test_report_columns.py::test_a_zombie_among_many_is_refused_alone",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+def hearsay_by_columns() -> None:
+    """The authority also accepts reports of an older owner if they come by columns."""
+    rewrite(KeyedGroup.report_columns, " or state.sequencer != sequencer", "")
+
+
+@mutation(
+    "G4",
+    "a report by columns is of exactly the accepted interval",
+    seeds=0,
+    test="tests/authority/test_report_columns.py::test_an_interval_that_was_cut_is_refused",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+def cut_intervals_by_columns() -> None:
+    """The authority looks at the first key of an interval alone."""
+    rewrite(KeyedGroup.report_columns, ' or (state.member.end or b"") != end', "")
+
+
+@mutation(
+    "G8",
+    "reports go by columns only to an authority that has stated that it reads them",
+    seeds=0,
+    test="tests/authority/test_report_columns.py::test_an_older_authority_gets_no_columns",
+    why="all authorities of a simulated cluster are of one version",
+)
+def columns_remembered() -> None:
+    """A reporter remembers for its next call that the authority reads columns."""
+    rewrite(ReportStream, "self._by_columns = False  # a stream", "# a stream")
 
 
 @mutation(

@@ -15,6 +15,7 @@ __all__: list[str] = []
 
 _TESTS: Final = "tests/worker/interval/test_batches.py::test_"
 _SIZES: Final = "tests/worker/interval/test_batch_sizes.py::test_"
+_READS: Final = "tests/worker/interval/test_read_time.py::test_"
 _SDK: Final = "tests/sdk/batches/test_batches.py::test_"
 _FEW: Final = "a test shows it by itself, in seconds; seeds were not tried"
 
@@ -171,6 +172,66 @@ rewriting(
     "if False:",
     seeds=0,
     test=_SIZES + "costly_records_behind_cheap_ones_take_long_once",
+    why=_FEW,
+)
+
+rewriting(
+    "reads-without-their-time",
+    "G8",
+    "functions before a hook for many records count in the time of a call",
+    BatchRunner,
+    "runner.read_time.ran(done[0], clock() - began, runner.failures == failures)",
+    "runner.read_time.ran(done[0], 0.0, runner.failures == failures)",
+    seeds=0,
+    test=_READS + "a_slow_function_before_a_hook_makes_few_reads",
+    why=_FEW,
+)
+
+rewriting(
+    "reads-counted-behind-filters",
+    "G8",
+    "calls grow by what is read for them, also where filters drop most of it",
+    BatchRunner,
+    "runner.read_time.ran(done[0], clock() - began, runner.failures == failures)",
+    "runner.read_time.ran(done[0] // 4, clock() - began, runner.failures == failures)",
+    seeds=0,
+    test=_READS + "calls_grow_behind_a_filter",
+    why=_FEW,
+)
+
+rewriting(
+    "whole-reads-to-the-hook",
+    "G8",
+    "what suddenly passes a filter comes by calls that grow",
+    BatchRunner,
+    "if len(passed) > (most := runner.call_time.rows):",
+    "if (most := len(passed)) and False:",
+    seeds=0,
+    test=_READS + "what_suddenly_passes_a_filter_comes_by_calls_that_grow",
+    why=_FEW,
+)
+
+rewriting(
+    "records-read-for-each-call",
+    "G8",
+    "what is too much for one call is seldom read again",
+    BatchRunner,
+    "runner.read_time.lower(len(indexes))",
+    "pass",
+    seeds=0,
+    test=_READS + "a_record_is_not_read_again_for_each_call",
+    why=_FEW,
+)
+
+rewriting(
+    "slow-readings-without-end",
+    "G8",
+    "records that cannot be read end a step when they have taken its time",
+    BatchRunner,
+    "if runner.failures > failures and runner.out_of_time():",
+    "if False:",
+    seeds=0,
+    test=_READS + "slow_readings_that_fail_end_their_step",
     why=_FEW,
 )
 

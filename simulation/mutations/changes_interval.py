@@ -161,8 +161,8 @@ rewriting(
     "G1",
     "a hook that returned something has not done its work",
     Runner,
-    "if failure is None and outcome is None:",
-    "if failure is None and (outcome is None or not program.record_is_async):",
+    "self._take_odd(context, RecordItem(receipt, index), outcome, failure)",
+    "self._take_odd(context, RecordItem(receipt, index), outcome, failure) if failure else consume(index)",
     seeds=0,
     test="tests/worker/interval/test_hook_errors.py"
     "::test_a_hook_that_returns_a_value_fails_and_nothing_is_acked[record-coroutine]",

@@ -94,6 +94,34 @@ def traces_of_failures() -> None:
     rewrite(BlockedKeys, f"{undo}context._cell.value = UNSET", f"{undo}pass")
 
 
+_MANY = "tests/worker/interval/test_mistyped.py::test_mistyped_states_among_many_fail_alone"
+_FEW_KEYS = "its commits have fewer keys"
+
+rewriting(
+    "states-of-one-part",
+    "G2",
+    "a commit has the states that changed, also if they are many",
+    Sealer.encode_states,
+    "while part :=",
+    "if part :=",
+    seeds=0,
+    test=_MANY,
+    why=_FEW_KEYS,
+)
+
+rewriting(
+    "cells-of-failed-states",
+    "G2",
+    "each cell gets its own state, also if states before it have failed",
+    Sealer,
+    "found, of_found = _checked(",
+    "found, _ = _checked(",
+    seeds=0,
+    test=_MANY,
+    why=_FEW_KEYS,
+)
+
+
 @mutation("G5", "a key's asynchronous hooks run one after the other")
 def hooks_at_once() -> None:
     """A key does not wait for its running asynchronous hook: its next record runs at the same time."""

@@ -14,7 +14,6 @@ from millwheel.sdk.batches import column_records
 from millwheel.sdk.batches.records import RecordBatch
 from millwheel.streams import declaring
 from millwheel.worker.interval.hooks.batch_running import BatchRunner
-from millwheel.worker.interval.hooks.runner import Runner
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
@@ -33,18 +32,6 @@ rewriting(
     "start",
     seeds=0,
     test=_TESTS + "a_table_holds_the_watermark_at_its_oldest_record",
-    why=_FEW,
-)
-
-rewriting(
-    "tables-by-small-calls",
-    "G8",
-    "rows of a table go to a sink whole, also behind a filter",
-    Runner,
-    "< inf and not unmeasured",
-    "< inf",
-    seeds=0,
-    test="tests/worker/interval/test_batch_sizes.py::test_a_sink_takes_columns_without_small_calls_first",
     why=_FEW,
 )
 

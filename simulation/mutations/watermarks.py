@@ -24,6 +24,19 @@ def unpending() -> None:
     replace(MinTracker, "min", lambda _: lambda self: MAX_TIMESTAMP)
 
 
+rewriting(
+    "heaps-rebuilt-unread",
+    "G7",
+    "the smallest timestamp is read from the heap as it was rebuilt",
+    MinTracker,
+    "heap = self._heap\n            break",
+    "break",
+    seeds=0,
+    test="tests/model/test_watermarks.py::test_min_tracker_passes_many_that_waited_behind_one",
+    why="simulated intervals have few timestamps, and no heap of theirs is rebuilt",
+)
+
+
 @mutation("G7", "productions that are not ACKed hold the output watermark")
 def productions_hold_nothing() -> None:
     """The output watermark passes productions in flight."""

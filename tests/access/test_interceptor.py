@@ -220,6 +220,13 @@ def report(*groups: str) -> watermark_pb2.ReportRequest:
     return watermark_pb2.ReportRequest(intervals=[watermark_pb2.IntervalWatermark(group=one) for one in groups])
 
 
+def columns(group: str, *beside: str) -> watermark_pb2.ReportRequest:
+    return watermark_pb2.ReportRequest(
+        intervals=[watermark_pb2.IntervalWatermark(group=one) for one in beside],
+        columns=[watermark_pb2.IntervalColumns(group=group)],
+    )
+
+
 EXAMPLES = {
     DELIVER: deliver("web/clicks"),
     REPORT: report("injector/web/clicks"),
@@ -265,6 +272,10 @@ CASES: list[tuple[str, Any, bool]] = [
     (REPORT, report("injector/web/clicks", "injector/shop/orders"), False),
     (REPORT, report("injector/web/clicks", ""), False),
     (REPORT, report("visits.9"), False),
+    (REPORT, columns("injector/shop/orders"), False),
+    (REPORT, columns("visits.9"), False),
+    (REPORT, columns("visits.9", "injector/web/clicks"), False),
+    (REPORT, watermark_pb2.ReportRequest(), False),
     (COMMIT, injection_pb2.CommitBatchRequest(query="q/web/clicks"), True),
     (COMMIT, injection_pb2.CommitBatchRequest(query="q/shop/orders"), False),
     (COMMIT, injection_pb2.CommitBatchRequest(query="q"), False),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any, assert_never
@@ -13,6 +13,7 @@ from millwheel.authority.members import Refusal
 from millwheel.authority.pace import PaceSettings
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.time import MIN_TIMESTAMP
+from millwheel.rpc.report_columns import columns_from_wire, columns_to_wire
 from millwheel.rpc.watermarks import Member, WatermarkReport
 from millwheel.store.contract import Append
 from millwheel.store.memory import MemoryStore
@@ -31,6 +32,14 @@ def cut(*bounds: bytes) -> list[KeyInterval]:
     """All keys, cut at ``bounds``."""
     starts = [b"", *bounds]
     return [KeyInterval(start, end) for start, end in zip(starts, [*bounds, None], strict=True)]
+
+
+def by_columns(reports: Sequence[WatermarkReport]) -> m.ReportsReceived:
+    """The reports of intervals as they arrive by columns, through the form on the wire."""
+    groups: dict[str, list[WatermarkReport]] = {}
+    for report in reports:
+        groups.setdefault(report.group, []).append(report)
+    return m.ReportsReceived(columns=[columns_from_wire(columns_to_wire(name, some)) for name, some in groups.items()])
 
 
 class Shard(SingleCoreDriver[m.AuthorityEvent, m.AuthorityEffect]):
@@ -101,7 +110,11 @@ class Shard(SingleCoreDriver[m.AuthorityEvent, m.AuthorityEffect]):
 
     def say(self, member: Member, sequencer: int, watermark: int, group: str = GROUP, **more: Any) -> list[Refusal]:
         """Report, without journaling."""
-        effects = self.post(m.ReportsReceived([WatermarkReport(group, member, sequencer, watermark, **more)]))
+        return self.receive(m.ReportsReceived([WatermarkReport(group, member, sequencer, watermark, **more)]))
+
+    def receive(self, event: m.ReportsReceived) -> list[Refusal]:
+        """Receive reports, without journaling. Returns the refused ones."""
+        effects = self.post(event)
         return [effect.refusal for effect in effects if isinstance(effect, m.RefuseReport)]
 
     def report(self, member: Member, sequencer: int, watermark: int, group: str = GROUP, **more: Any) -> int:

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from millwheel.authority.core import CoreSettings
+from millwheel.authority.members import Refusal
+from millwheel.authority.messages import ReportsReceived
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MIN_TIMESTAMP
-from millwheel.rpc.watermarks import AcceptRefusedError
-from tests.authority.shard import GROUP, Shard
+from millwheel.rpc.watermarks import AcceptRefusedError, WatermarkReport
+from tests.authority.shard import GROUP, Shard, by_columns
 
 CELLS = [b"", *(bytes([97 + n]) for n in range(7))]
 """The bounds of intervals. All keys between two bounds behave alike."""
@@ -78,13 +80,18 @@ class AuthorityModel(RuleBasedStateMachine):
                 min(self.bound[cell] for cell in self.cells(keys)), self.shard.known()
             ), "an owner is sent more than anybody claimed"
 
-    @rule(choice=st.integers(0, 50), value=st.integers(0, 30), flush=st.booleans())
-    def report(self, choice: int, value: int, flush: bool) -> None:
+    def say(self, keys: KeyInterval, sequencer: int, value: int, columns: bool) -> list[Refusal]:
+        """Report. Both forms of a report mean the same."""
+        report = WatermarkReport(GROUP, keys, sequencer, value)
+        return self.shard.receive(by_columns([report]) if columns else ReportsReceived([report]))
+
+    @rule(choice=st.integers(0, 50), value=st.integers(0, 30), flush=st.booleans(), columns=st.booleans())
+    def report(self, choice: int, value: int, flush: bool, columns: bool) -> None:
         owners = self.owners()
         if not owners:
             return
         keys, sequencer = owners[choice % len(owners)]
-        refused = self.shard.say(keys, sequencer, value)
+        refused = self.say(keys, sequencer, value, columns)
         assert not refused, "a live owner's report was refused"
         for cell in self.cells(keys):
             self.bound[cell] = max(self.bound[cell], value)
@@ -92,11 +99,11 @@ class AuthorityModel(RuleBasedStateMachine):
             self.flush()
 
     @precondition(lambda self: self.dead)
-    @rule(choice=st.integers(0, 50))
-    def zombie(self, choice: int) -> None:
+    @rule(choice=st.integers(0, 50), columns=st.booleans())
+    def zombie(self, choice: int, columns: bool) -> None:
         """G4: a replaced owner reports. It does not know the records that its successor accepted."""
         keys, sequencer = self.dead[choice % len(self.dead)]
-        (refusal,) = self.shard.say(keys, sequencer, 1_000_000)
+        (refusal,) = self.say(keys, sequencer, 1_000_000, columns)
         assert refusal.superseded
 
     @rule(keys=intervals(), behind=st.integers(1, 3))

@@ -370,6 +370,7 @@ async def test_a_malformed_report_is_refused_with_the_field_named(
     async with grpc.aio.insecure_channel(served.address) as channel:
         call = WatermarkServiceStub(channel).Report()  # type: ignore[call-arg]
         await call.write(pb.ReportRequest(intervals=[keyed(), message]))
+        assert await call.read() == pb.ReportResponse(reads_columns=True)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call.read()
     error = from_rpc_error(caught.value)

@@ -14,6 +14,7 @@ from bench.kafka_count import program
 from bench.kafka_count.checking import Comparison, compare, longest_pause, steady_rate
 from bench.kafka_count.hits import EPOCH_MS, Hits
 from bench.kafka_count.topics import result_of, sum_of
+from millwheel.testing import TopologyHarness
 from millwheel.windows import Result
 from tests.faults import test_kafka_endurance as endurance
 
@@ -142,6 +143,18 @@ def test_a_run_that_killed_nothing_shows_nothing() -> None:
     assert endurance.not_killed(Counter({"worker": 1, "broker": 1})) == [
         "no leading master was killed: let the run be longer (SECONDS=)"
     ]
+
+
+@pytest.mark.parametrize("topology", [program.counted, program.hooked], ids=lambda one: str(one.name))
+def test_windows_and_a_hook_by_hand_count_the_same(topology: mw.Topology) -> None:
+    hits = Hits(records=600, keys=10, per_second=100, window_ms=1_000)
+    sent = [hits.message(number) for number in range(hits.records)]
+    records = [(msgspec.json.decode(one.value, type=program.Hit), mw.Timestamp(one.at * 1_000)) for one in sent]
+    with TopologyHarness(topology, fed=["hits"], captured=["results"]) as harness:
+        harness.send_all("hits", records)
+        harness.advance(mw.Timestamp(hits.end_ms * 1_000))
+        found = [result_of(program.as_json(one)) for one in harness.values("counts")]
+    assert compare(hits.counts(), found).right
 
 
 def test_a_topology_writes_counts_and_sums() -> None:

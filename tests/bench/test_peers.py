@@ -17,6 +17,7 @@ from bench.kafka_count.checking import Arrival
 from bench.kafka_count.hits import Hits, Window
 from bench.peers import java
 from bench.peers.__main__ import chosen
+from bench.peers.hooks import figures_of
 from bench.peers.jobs import Bytewax, Flink, Job, Peer, Started, started_by
 from bench.peers.jvm import Spark
 from bench.peers.reporting import Measured, table
@@ -76,6 +77,16 @@ def test_at_least_once_may_repeat_results_after_a_kill_alone() -> None:
 
 def test_a_line_has_the_seconds_of_each_recovery() -> None:
     assert cells(Measured("a", "", runs=[PeerRun(records_per_s=1, recovery_s=3.25), FAILED]))[9:] == ["3.2 s · –"]
+
+
+def test_a_form_has_its_rate_as_a_multiple_of_a_like_one() -> None:
+    runs = {"millwheel.batch": [(300.0, 3.0), (200.0, 4.0)], "bytewax.logic": [(100.0, 9.0), (200.0, 5.0)]}
+    figures = {one.name: one for one in figures_of({**runs, "millwheel.columns": [(900.0, 1.0)]})}
+    assert (figures["hooks.millwheel.batch"].value, figures["hooks.bytewax.logic.cpu_us"].value) == (300.0, 5.0)
+    beside = figures.pop("hooks.millwheel.batch.beside")
+    assert (beside.value, beside.unit, beside.runs) == (1.5, "× bytewax.logic", (3.0, 1.0))
+    assert "hooks.millwheel.columns" in figures
+    assert not any(name.endswith("beside") for name in figures), "its like was not measured"
 
 
 PEERS: list[Peer] = [Bytewax(), Flink("flink-table", Path(), {}), Flink("flink-datastream", Path(), {})]

@@ -16,6 +16,7 @@ USES = {
     "fast": wire.ComputationColumns(inputs=KEYED),
     "slow": wire.ComputationColumns(by_records="it has no tumbling windows of aggregates"),
     "model": wire.ComputationColumns(in_batches=True),
+    "table-batches": wire.ComputationColumns(in_batches=True, inputs=KEYED),
     "new": None,
 }
 
@@ -30,6 +31,8 @@ def test_describe_says_how_records_run_and_why(capsys: pytest.CaptureFixture[str
         "fast shop/b by columns, tables by rows its key is computed by code 75.0%",
         "slow by records it has no tumbling windows of aggregates",
         "model many at a time",
+        "table-batches shop/a many at a time, tables by columns",
+        "table-batches shop/b many at a time, tables by rows its key is computed by code",
     ]
 
 

@@ -169,7 +169,7 @@ def test_columns_become_those_of_a_sink_of_another_type(kind: Any) -> None:
     plain = pa.float64() if kind is Given else pa.int64()
     schema = pa.schema([("number", plain), ("at", pa.int64())])
     batch = pa.RecordBatch.from_pylist([msgspec.to_builtins(value) for value in values], schema)
-    records = RecordColumns(batch, array("q", range(3)), "")
+    records = RecordColumns(batch, array("q", range(3)))
     decode = msgspec.msgpack.Decoder(kind).decode
     content = BatchRecords([records], lambda encoded: [decode(one) for one in encoded], kind)
     given, by_rows = (SinkBatch(1, some, "", "") for some in (content, list(content)))

@@ -30,6 +30,7 @@ from millwheel.sdk.codecs import codec_for
 from tests.connectors.files.given import files_in, without_syncs
 from tests.connectors.given import Store, Table, at, running
 from tests.connectors.tables import COLUMNS, Kept, Trade, by_tables
+from tests.worker.interval.calls import let_calls_grow
 
 
 class Income(msgspec.Struct):
@@ -141,6 +142,25 @@ def test_no_value_is_made_where_columns_say_it(way: str) -> None:
     assert pa.concat_tables(kept.tables).num_rows == len(cents)
 
 
+@pytest.mark.guarantee("G1", "G15", section="4.3")
+@pytest.mark.parametrize("tables", [False, True])
+@ways
+def test_rows_beyond_one_call_come_with_the_next(way: str, tables: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many rows are read at once, since a filter has dropped nearly all. Then all pass, and a call begins with two."""
+    let_calls_grow(monkeypatch)
+    kept = Kept(Income if way == "select" else Trade)
+    dropped = [(Trade("a", 0, 0.5, True, b"", at(1)), 1)]
+    passing = [(Trade("a", 2, 0.5, True, b"", at(1)), second) for second in range(2, 202)]
+    with by_tables(tables), running(topology(way, kept)) as harness:
+        for _ in range(9):
+            send(harness, [(dropped, 300)])
+        send(harness, [(passing, 1)])
+        harness.advance_clock(mw.seconds(1))
+    times = [second for batch in kept.batches for _, second in batch.records]
+    assert [one for one in times if one > at(1)] == [at(second) for second in range(2, 202)]
+    assert len(times) == 200 + (2_700 if way == "as they are" else 0)
+
+
 @pytest.mark.guarantee("G1", section="6.1")
 @given(
     sent=st.lists(st.integers(1, 90), min_size=1, max_size=5),
@@ -205,14 +225,14 @@ def test_values_of_a_table_are_those_that_are_decoded(kind: Any, values: list[Tr
     codec, rows = codec_for(kind, "sink 'table'"), [msgspec.to_builtins(one, builtin_types=(bytes,)) for one in values]
     given = [kind(**msgspec.structs.asdict(one)) for one in values]
     batch = pa.RecordBatch.from_pylist(rows, COLUMNS)
-    records = RecordColumns(batch, array("q", range(len(rows))), "")
+    records = RecordColumns(batch, array("q", range(len(rows))))
     found = [one for one, _ in BatchRecords([records], codec.decode_all, kind)]
     assert list(map(codec.verify, found)) == list(records) == list(map(codec.encode, given))
     assert {type(one) for one in found} <= {kind}
 
 
 def columns(*texts: str) -> RecordColumns:
-    return RecordColumns(pa.record_batch({"text": list(texts)}), array("q", range(len(texts))), "")
+    return RecordColumns(pa.record_batch({"text": list(texts)}), array("q", range(len(texts))))
 
 
 @pytest.mark.guarantee("G15", section="4.3")
@@ -258,7 +278,7 @@ def test_few_records_and_long_names_go_as_values() -> None:
     """Each table has its schema, and a reader refuses names that would be too long in all records."""
     assert (ShardTable(columns("a")).stays, ShardTable(columns(*["a"] * 200)).stays) == (False, True)
     for length, stays in ((1_000, True), (9_000, False)):
-        table = RecordColumns(pa.record_batch({"x" * length: [True] * 4_096}), array("q", range(4_096)), "")
+        table = RecordColumns(pa.record_batch({"x" * length: [True] * 4_096}), array("q", range(4_096)))
         assert ShardTable(table).stays is stays
         if stays:
             assert len(EncodedTable.of(table, 0).records()) == 4_096
@@ -273,7 +293,7 @@ def test_the_size_of_a_table_is_at_least_that_of_its_columns(names: list[str], s
     table = columns(*names)
     some, end = ShardTable(table), min(len(names), start + count)
     if start < end:
-        part = EncodedTable.of(RecordColumns(table.batch.slice(start, end - start), table.timestamps[start:end], ""), 0)
+        part = EncodedTable.of(RecordColumns(table.batch.slice(start, end - start), table.timestamps[start:end]), 0)
         schema = table.batch.schema.serialize().size
         assert len(part.columns) <= some.size(start, end) + schema + 60
         assert some.size(start, end) <= 3 * len(part.columns)

@@ -73,7 +73,7 @@ def test_a_table_before_an_update_is_what_its_values_are(change: str) -> None:
 def stored(kind: Any) -> BatchRecords[Any]:
     """A table of trades as a batch has it, read as a type."""
     rows = [{**msgspec.structs.asdict(Trade("tea", cents, 0.5, True, b"", at(1)))} for cents in range(3)]
-    records = RecordColumns(pa.RecordBatch.from_pylist(rows, COLUMNS), array("q", range(3)), "")
+    records = RecordColumns(pa.RecordBatch.from_pylist(rows, COLUMNS), array("q", range(3)))
     return BatchRecords([records], codec_for(kind, "sink").decode_all, kind)
 
 
@@ -148,7 +148,7 @@ def test_records_without_fields_are_no_table() -> None:
         harness.send_all("trades", [(Ping(), at(1))] * 99)
         harness.advance_clock(mw.seconds(1))
     assert [[value for value, _ in batch.records] for batch in kept.batches] == [[Ping()] * 99]
-    none = RecordColumns(pa.record_batch({"x": [1] * 99}).select([]), array("q", range(99)), "")
+    none = RecordColumns(pa.record_batch({"x": [1] * 99}).select([]), array("q", range(99)))
     assert (none.why_unreadable[:12], ShardTable(none).stays) == ("columns need", False)
 
 

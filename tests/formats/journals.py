@@ -88,7 +88,7 @@ _READ_TABLE: Final = ColumnRun(
     "shop/bids",
     ((_CONSUMER, "item"), (IncarnationId("log.4"), "")),
     b"bids/0",
-    RecordColumns(pa.RecordBatch.from_pydict({"item": ["ale", "tea"], "cents": [5, 6]}), array("q", [700_000, -5]), "")
+    RecordColumns(pa.RecordBatch.from_pydict({"item": ["ale", "tea"], "cents": [5, 6]}), array("q", [700_000, -5]))
     .to_wire()
     .SerializeToString(),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from typing import Final
 import pytest
 
 from millwheel.rpc.server import bind, create_server
-from tests.again import MOST, again
+from tests.again import LIST, MOST, again
 from tests.house.tree import ROOT
 from tests.patience import SLOWNESS, patience
 
@@ -104,14 +105,27 @@ def test_a_few_failures_have_a_second_try_alone(capsys: pytest.CaptureFixture[st
     assert len(tried) == 4
 
 
-def _run(tmp_path: Path, text: str) -> str:
-    """What pytest prints for a program, with the hooks of this suite."""
+def test_after_a_process_of_tests_died_nothing_is_tried_again(tmp_path: Path) -> None:
+    """Its other tests have not run. So a second try of those that are known to have failed would hide them."""
+    fails = "def test_fails():\n    assert False\n"
+    dies = "import os, signal\ndef test_dies():\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    _run(tmp_path, fails, "-n", "0")
+    assert (tmp_path / LIST).read_text() == "test_program.py::test_fails\n"
+    shown = _run(tmp_path, fails + dies, "-n", "1")
+    assert "test_fails" in shown
+    assert "crashed while running 'test_program.py::test_dies'" in shown
+    assert not (tmp_path / LIST).read_text()
+
+
+def _run(tmp_path: Path, text: str, *more: str) -> str:
+    """What pytest prints for a program, with the hooks of this suite. The run is none of this one's processes."""
     program = tmp_path / "test_program.py"
     program.write_text(text)
     options = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path), "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "tests.conftest", *options, str(program), "--tb=short"],
+        [sys.executable, "-m", "pytest", "-p", "tests.conftest", *options, str(program), "--tb=short", *more],
         cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")},
         capture_output=True,
         text=True,
         timeout=patience(60),

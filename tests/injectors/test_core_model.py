@@ -212,7 +212,7 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
         columns_of = {"x": texts[0], "y": texts[1], "at": [f"{scope.name}:{one}" for one in numbers]}
         batch = pa.record_batch(columns_of | ({"more": list(numbers)} if more else {}))
         self.tables |= dict.fromkeys(((scope, id_) for id_ in ids), len(self.tables))
-        records = RecordColumns(batch, array("q", [start + offset for _, _, offset in rows]), "")
+        records = RecordColumns(batch, array("q", [start + offset for _, _, offset in rows]))
         self.last_published = self.core.published.watermark
         columns = {IncarnationId(name): records.keyed("x" if name == "x" else "y").keys() for name in names}
         for at, (id_, value) in enumerate(zip(ids, records, strict=True)):

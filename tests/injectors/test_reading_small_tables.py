@@ -41,11 +41,11 @@ def check_as_any_other(whole: Any, part: Any) -> None:
     records = found.records()
     assert values.schema.equals(records.batch.schema, check_metadata=True)
     assert records.batch.to_pydict().keys() == values.to_pydict().keys()
-    assert list(records) == list(RecordColumns(values, stamps, ""))
+    assert list(records) == list(RecordColumns(values, stamps))
     assert (records.timestamps, len(found)) == (stamps, len(part))
     assert (found.oldest, found.newest) == (min(stamps), max(stamps))
     # Arrow may keep the validity of a column without nulls: a bit for each row.
-    assert 0 <= records.size - RecordColumns(values, stamps, "").size <= len(found.columns)
+    assert 0 <= records.size - RecordColumns(values, stamps).size <= len(found.columns)
     assert 0 <= found.size - records.size <= 5 * len(found.columns), "Arrow counts no offset behind the last text"
 
 

@@ -195,6 +195,22 @@ def test_a_topology_without_computations_or_input_key_is_refused() -> None:
     assert "name its key" in problems_of(spec)
 
 
+@pytest.mark.parametrize(
+    ("key", "problem"),
+    [
+        (specs.KeySpec(function="web:key", same_key=""), ""),
+        (specs.KeySpec(function="web:key", same_key="0", rows_by_function=True), ""),
+        (specs.KeySpec(fields=["text"], same_key="0"), "one for all records (same_key), and in fields"),
+        (specs.KeySpec(function="web:key", rows_by_function=True), "same_key, which is not set"),
+        (specs.KeySpec(function="web:key", same_key="x" * 4_097), "same_key has 4,097 bytes, and 4,096 is the limit"),
+    ],
+)
+def test_one_key_for_all_records_is_one_that_each_may_have(key: specs.KeySpec, problem: str) -> None:
+    spec = topology()
+    spec.computations[0].inputs[0].key.CopyFrom(key)
+    assert problem in problems_of(spec) if problem else not problems_of(spec)
+
+
 def test_names_have_a_length_and_an_alphabet() -> None:
     assert "201 characters" in problems_of(topology("x" * 201))
     assert "use letters" in problems_of(topology("ünïcode"))

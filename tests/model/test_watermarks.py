@@ -55,6 +55,28 @@ def test_min_tracker_batches_survive_compaction(timestamps: list[int], chance: o
     assert len(tracker) == 0
 
 
+@pytest.mark.guarantee("G7", section="7.2")
+@pytest.mark.parametrize("size", [10, 100, 1_000, 10_000])
+def test_min_tracker_passes_many_that_waited_behind_one(size: int) -> None:
+    """The heap still has the removed ones. A few are popped, and for many it is rebuilt."""
+    tracker = MinTracker()
+    for timestamp in range(size):
+        tracker.add(timestamp)
+    passed = 2 * size // 5
+    for timestamp in range(1, passed):
+        tracker.remove(timestamp)
+    assert tracker.min() == 0
+    tracker.remove(0)
+    assert tracker.min() == passed
+    assert dict(tracker.items()) == dict.fromkeys(range(passed, size), 1)
+    tracker.add(passed - 1)
+    assert tracker.min() == passed - 1
+    for timestamp in range(passed - 1, size):
+        tracker.remove(timestamp)
+    assert tracker.min() == MAX_TIMESTAMP
+    assert list(tracker.items()) == []
+
+
 @pytest.mark.guarantee("G13")
 def test_min_tracker_memory_follows_what_is_present() -> None:
     tracker = MinTracker()

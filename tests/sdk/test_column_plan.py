@@ -12,7 +12,7 @@ import pytest
 import millwheel as mw
 from millwheel import agg, windows
 from millwheel.cli.column_use import print_columns
-from millwheel.connectors import read_files, write_files
+from millwheel.connectors import Sink, SinkWriter, read_files, write_files
 from millwheel.sdk.column_plan import column_plan
 from millwheel.sdk.compiled import compile_computation
 from millwheel.sdk.spec import build_spec
@@ -205,6 +205,56 @@ def test_no_reason_is_a_part_of_the_spec(build: Build) -> None:
     by_hooks, by_values = reasons(shop)
     spec = build_spec(shop.plan())[0].SerializeToString()
     assert not [one for one in (by_hooks, *by_values.values()) if one and one.encode() in spec]
+
+
+class Kept(Sink[Any], SinkWriter[Any]):
+    async def open_writer(self, place: Any) -> SinkWriter[Any]:
+        return self
+
+    async def write(self, batch: Any) -> None:
+        """Nothing."""
+
+
+class Whole(msgspec.Struct, omit_defaults=True):
+    shop: str
+    item: str = ""
+
+
+SINKS: dict[str, tuple[Build, str]] = {
+    "as they are": (lambda sales: sales.to("kept", Kept()), ""),
+    "expressions": (
+        lambda sales: sales.filter(mw.col("price") > 5).select(Income, euros=mw.col("price") / 2, rank=mw.col("price")),
+        "",
+    ),
+    "a filter that may raise": (lambda sales: sales.filter(mw.col("size") > 5), "its key is computed by code"),
+    "a function": (lambda sales: sales.map(lambda sale: sale, Sale), "a function before it needs values"),
+    "a default": (lambda sales: sales.select(Income, euros=mw.col("price") / 2), "reads the field 'rank'"),
+    "defaults that are left out": (lambda sales: sales.select(Whole), "the type Whole leaves out defaults"),
+    "two ways": (
+        lambda sales: sales.filter(mw.col("price") > 5).union(sales),
+        "it reads the stream 'sales' in several ways",
+    ),
+    "two keys": (
+        lambda sales: sales.filter(mw.col("price") > 5).union(sales.filter(mw.col("price") < 2)),
+        "its key is computed by code",
+    ),
+    "shards": (lambda sales: sales.to("kept", Kept(), shards=2), "its key is computed by code"),
+}
+
+
+@pytest.mark.parametrize("case", SINKS)
+def test_sinks_take_tables_or_a_reason_says_why_not(case: str) -> None:
+    build, why = SINKS[case]
+
+    def with_sink(sales: Any) -> None:
+        made = build(sales)
+        if isinstance(made, mw.Stream):
+            made.to("kept", Kept())
+
+    by_hooks, by_values = reasons(topology(with_sink), "kept-batches")
+    assert by_hooks
+    assert why in by_values["sales"]
+    assert bool(why) == bool(by_values["sales"])
 
 
 def test_validate_prints_computations_with_windows(capsys: pytest.CaptureFixture[str]) -> None:

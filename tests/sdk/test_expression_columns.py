@@ -28,7 +28,7 @@ def columns_of(values: list[Bid]) -> dict[str, Any]:
     """The fields in columns, as a delivery has them."""
     kinds = [pa.string(), pa.int64(), pa.float64(), pa.bool_()]
     made = [pa.array([getattr(one, name) for one in values], kind) for name, kind in zip(NAMES, kinds, strict=True)]
-    records = RecordColumns(pa.record_batch(dict(zip(NAMES, made, strict=True))), array("q", range(len(values))), "")
+    records = RecordColumns(pa.record_batch(dict(zip(NAMES, made, strict=True))), array("q", range(len(values))))
     return {name: records.column(name, slice(None)) for name in NAMES}
 
 

@@ -88,6 +88,7 @@ def test_a_dropped_record_goes_where_it_would_with_many_shards(build: Build) -> 
         (lambda events: events.filter(mw.col("page") > 1).select(Double, double=mw.col("page") * 2), "0"),
         (lambda events: events.select(Double, double=mw.col("page") * 2).filter(mw.col("double") > 1), "0"),
         (lambda events: events.map(page_of, int), "0"),
+        (lambda events: events.filter(known).union(events), "0"),
         (lambda events: events.filter(known), None),
         (lambda events: events.filter(mw.col("page") > 1).map(page_of, int), None),
         (lambda events: events.only(Event), None),

@@ -144,8 +144,10 @@ async def test_calls_that_begin_wrong_end_with_what_is_wrong(server: Server) -> 
         with pytest.raises(grpc.aio.AioRpcError, match="begins with its start"):
             await subscribe.read()
         report = watermark_pb2.ReportRequest(intervals=[watermark_pb2.IntervalWatermark(group="c", sequencer=1)])
+        reporting = WatermarkServiceStub(channel).Report(iter([report]))
+        await reporting.read()
         with pytest.raises(grpc.aio.AioRpcError, match="keys is missing"):
-            await WatermarkServiceStub(channel).Report(iter([report])).read()
+            await reporting.read()
     listed = await run_cli(server.address, "topology", "list")
     assert listed.code == 0
 

@@ -166,7 +166,7 @@ def test_what_is_produced_as_columns_has_traces() -> None:
     """Reads of values come before those of columns in an entry, whichever hook ran first."""
     outputs = {"out": Row, "other": str, "late": tuple[str, str]}
     driver = TracedDriver(ReadsTables(), lambda what: "sampled" in what, outputs=outputs)
-    driver.state.scope.outputs["out"].key_columns = TARGETS[2:]
+    driver.state.scope.outputs["out"].key_columns = TARGETS[2:3]
     driver.deliver(("p", "plain", 1), ("q", "sampled", 2), ("r", "row", 3))
     read(driver)
     driver.commit()

@@ -48,6 +48,10 @@ def test_a_worker_says_how_records_run_and_why() -> None:
     assert reported(IntervalDriver(Many()).core) == ("", True, [])
 
 
+class TakesTables(Many):
+    _takes_columns = True
+
+
 class Bid(msgspec.Struct):
     item: str
     price: int
@@ -60,6 +64,11 @@ def test_inputs_have_their_full_names() -> None:
     found = compile_computation(topology, "out", full_names=True).columns
     assert found.by_hooks == ""
     assert list(found.by_values) == ["shop/bids"]
+
+
+def test_a_worker_says_which_sinks_take_tables() -> None:
+    core = IntervalDriver(TakesTables()).core
+    assert reported(core) == ("", True, [("in", "its key is computed by code")])
 
 
 @pytest.mark.parametrize(("settings", "share"), [(COLUMNS, 3), (HOOKS, 0)])

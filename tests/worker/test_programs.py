@@ -52,6 +52,15 @@ async def test_keys_by_fields_need_no_code(tmp_path: Path) -> None:
     assert extract({"user": "u"}) == b"u"
 
 
+@pytest.mark.guarantee("G8", section="4.2")
+@pytest.mark.parametrize("rows_by_function", [False, True])
+async def test_one_key_for_all_records_needs_no_code(tmp_path: Path, rows_by_function: bool) -> None:
+    """What its steps drop has no effect under any key. An error would keep the records of the sending topology."""
+    programs = Programs(tmp_path, missing, lambda: None)
+    key = specs.KeySpec(function="other:sink", same_key="0", rows_by_function=rows_by_function)
+    assert programs.extractor(consumer(key), "clicks")({"user": "u"}) == b"0"
+
+
 def packaged(directory: Path, module: str, before: str = "", after: str = "") -> tuple[specs.TopologySpec, bytes]:
     """A topology in a file of its own, and its package."""
     directory.mkdir()

@@ -6,12 +6,9 @@ from collections.abc import Iterator
 from typing import Final
 
 import msgspec
-from google.protobuf.message import DecodeError
 
-from millwheel.errors import NotInstalledError
 from millwheel.model.incarnation import IncarnationId
-from millwheel.rpc.columns import RecordColumns, has_columns
-from millwheel.rpc.v1 import delivery_pb2 as wire
+from millwheel.rpc.columns import RecordColumns
 from millwheel.sdk.effects import ProducedTable
 
 __all__ = ["ColumnRun", "UnsentTable"]
@@ -21,10 +18,6 @@ _ROW_BYTES: Final = 24
 _COLUMN_BYTES: Final = 2
 """What MessagePack has in each row beside a name and a value of a column: their types. A truth value is not a bit."""
 _TIME_BYTES: Final = 8
-_MISSING: Final = (
-    "it has records as columns, and pyarrow is not here: install openmillwheel[arrow] for this process (a worker, a "
-    "master that restores, or a command), and start it again"
-)
 
 
 class ColumnRun(msgspec.Struct, array_like=True, frozen=True):
@@ -37,7 +30,8 @@ class ColumnRun(msgspec.Struct, array_like=True, frozen=True):
     """The position of the first one."""
     stream: str
     targets: tuple[tuple[IncarnationId, str | tuple[bytes]], ...]
-    """The consumers: each with the column that has their keys there. Or with the key of all records, in an array."""
+    """The consumers: each with the column that has their keys there. Or with the one key of all records, in an array.
+    An empty text is the empty key, too."""
     producer: bytes
     columns: bytes
     """``RecordColumns`` of delivery.proto, without keys."""
@@ -49,13 +43,8 @@ class ColumnRun(msgspec.Struct, array_like=True, frozen=True):
             ValueError: The columns are malformed, or lack one with keys.
             NotInstalledError: pyarrow is missing.
         """
-        if not has_columns():
-            raise NotInstalledError(_MISSING)
-        try:
-            records = RecordColumns.from_wire(wire.RecordColumns.FromString(self.columns))
-        except DecodeError as error:
-            raise ValueError(f"no columns of records: {error}") from error
-        targets = tuple((name, key if isinstance(key, str) else key[0]) for name, key in self.targets)
+        records = RecordColumns.from_stored(self.columns)
+        targets = tuple((name, key[0] if isinstance(key, tuple) else key or b"") for name, key in self.targets)
         for _, key in targets:
             if not records.has_keys(key):
                 raise ValueError(f"columns of records without a column {key!r} of keys")

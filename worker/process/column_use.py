@@ -26,7 +26,7 @@ def columns_of(cores: Mapping[ComputationName, IntervalCore]) -> Iterator[wire.C
         )
         if not found.in_batches:
             found.by_records = program.columns.by_hooks or ("" if core.state.column_windows is not None else _OFF)
-        if not found.in_batches and not found.by_records:
+        if not found.by_records:
             for stream, why in sorted(program.columns.by_values.items()):
                 found.inputs.add(stream=stream, by_values=why)
         yield found

@@ -123,7 +123,7 @@ class CatalogRouting:
             return None
         found: list[tuple[IncarnationId, KeySource]] = []
         for one in self._catalog.consumers(stream):
-            key = "" if one.log else key_source(one.key)
+            key = b"" if one.log else key_source(one.key)
             if key is None:
                 return None
             found.append((one.incarnation, key))

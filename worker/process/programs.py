@@ -260,6 +260,8 @@ class Programs:
         if known is not None:
             return known
         if consumer.key.HasField("same_key"):
+            # Also with rows_by_function: what the steps drop has no effect under any key. An injector asks a worker
+            # with the code instead. Here the records of other topologies would wait for it.
             same = consumer.key.same_key.encode()
             return lambda value: same
         if not consumer.key.fields:

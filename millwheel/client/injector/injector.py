@@ -109,6 +109,7 @@ class Injector(InjectorProcess):
             partition: The partition of the source that ``positions`` belong to.
             batch: The batch of a query in which ``ids`` are unique.
             keys: The keys of the records, by consuming computation. By default the keys are extracted from the values.
+                A computation with one key for all records, such as a sink with one shard, uses that one.
             encoded: Whether the values are already encoded.
 
         Raises:

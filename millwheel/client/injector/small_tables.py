@@ -84,7 +84,7 @@ class SmallTableLayout:
         stamps.frombytes(columns[self.place].buffers()[1])
         # Columns and names alone. Metadata may be large, and schemas that differ in it are equal.
         values = pa.RecordBatch.from_arrays([columns[number] for number in self.numbers], names=self.names)
-        return RecordColumns(values, stamps, "")
+        return RecordColumns(values, stamps)
 
 
 class SmallTable:

@@ -341,7 +341,7 @@ class TableAdmission:
             yield table.records()
             return
         for values, timestamps in table_parts(table, *self._most()):
-            yield RecordColumns(values, timestamps, "")
+            yield RecordColumns(values, timestamps)
 
     async def _send_part(self, part: _Part) -> None:
         """Send a part. It was cut by an earlier routing, so by the present one it may be too large."""

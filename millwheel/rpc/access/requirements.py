@@ -37,7 +37,7 @@ PUBLIC: Final = ("/grpc.health.v1.", "/grpc.reflection.")
 
 _REPLAY: Final = "replay/"
 _SENDERS: Final = frozenset(("injectors", "replays"))
-"""The kinds of names that a request must have."""
+"""The kinds of names of which a request must have one, at any of the kind's paths."""
 
 Path = tuple[str, ...]
 TopologyOf = Callable[[IncarnationId], Awaitable[str | None]]
@@ -64,10 +64,10 @@ class RoleRule:
         """
         found: list[tuple[str, str]] = []
         for kind, path in self.paths:
-            values = list(values_at(message, path))
-            if kind in _SENDERS and not values:
-                found.append((kind, ""))
+            values = values_at(message, path)
             found += [(kind, value) for value, listed in values if value or listed or kind in _SENDERS]
+        lacking = _SENDERS.intersection(kind for kind, _ in self.paths).difference(kind for kind, _ in found)
+        found += [(kind, "") for kind in sorted(lacking)]
         return tuple(dict.fromkeys(found))
 
     async def topologies(self, named: tuple[tuple[str, str], ...], topology_of: TopologyOf) -> frozenset[str | None]:

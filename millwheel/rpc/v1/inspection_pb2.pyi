@@ -1007,7 +1007,7 @@ class ComputationColumns(_message.Message):
     """Whether its hook is process_batch, which gets many records at a time."""
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___InputColumns]:
-        """If its records may run by columns: its input streams, sorted."""
+        """If its records may run by columns, or if it takes tables as sinks do: its input streams, sorted."""
 
     def __init__(
         self,

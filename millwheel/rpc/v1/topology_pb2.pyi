@@ -593,8 +593,9 @@ class KeySpec(_message.Message):
     both versions have one, from the same kind of Python.
     """
     same_key: _builtins.str
-    """Set with function, if all records may have this key, and no step before it raises for a record. A sender of columns needs
-    no code for it.
+    """Set with function, if all records may have this key. A sender of columns needs no code for it. If steps before it drop
+    records, none of these steps raises: a record that fails would block the key. A function behind the last filter may raise,
+    and so may a filter of a stream that is also read without it. Their records fail at the reader, as with any key.
     """
     rows_by_function: _builtins.bool
     """Set with same_key, if steps before it drop records. Senders of single records get keys by the function, which spreads what

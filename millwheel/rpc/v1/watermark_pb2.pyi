@@ -131,20 +131,86 @@ class ReportRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     INTERVALS_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def intervals(self) -> _containers.RepeatedCompositeFieldContainer[Global___IntervalWatermark]: ...
+    @_builtins.property
+    def columns(self) -> _containers.RepeatedCompositeFieldContainer[Global___IntervalColumns]:
+        """The reports of intervals, by columns: one element for each group. Sent only in a call whose authority has stated
+        that it reads them (ReportResponse.reads_columns). An older authority would not see them.
+        """
+
     def __init__(
         self,
         *,
         intervals: _abc.Iterable[Global___IntervalWatermark] | None = ...,
+        columns: _abc.Iterable[Global___IntervalColumns] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["intervals", b"intervals"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "intervals", b"intervals"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReportRequest: _TypeAlias = ReportRequest  # noqa: Y015
+
+@_typing.final
+class IntervalColumns(_message.Message):
+    """The output watermarks of many intervals of one group. All lists have one element for each interval, in the same
+    order. Each element is the field of IntervalWatermark with that name. Reports of processes, and those with pending
+    timestamps, have no columns.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    STARTS_FIELD_NUMBER: _builtins.int
+    ENDS_FIELD_NUMBER: _builtins.int
+    SEQUENCERS_FIELD_NUMBER: _builtins.int
+    NUMBERS_FIELD_NUMBER: _builtins.int
+    WATERMARKS_US_FIELD_NUMBER: _builtins.int
+    INPUT_WATERMARKS_US_FIELD_NUMBER: _builtins.int
+    HOLDS_FIELD_NUMBER: _builtins.int
+    SUBJECTS_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    @_builtins.property
+    def starts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    @_builtins.property
+    def ends(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Empty: the interval has no end."""
+
+    @_builtins.property
+    def sequencers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def numbers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def watermarks_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def input_watermarks_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def holds(self) -> _containers.RepeatedScalarFieldContainer[Global___HoldKind.ValueType]: ...
+    @_builtins.property
+    def subjects(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        starts: _abc.Iterable[_builtins.bytes] | None = ...,
+        ends: _abc.Iterable[_builtins.bytes] | None = ...,
+        sequencers: _abc.Iterable[_builtins.int] | None = ...,
+        numbers: _abc.Iterable[_builtins.int] | None = ...,
+        watermarks_us: _abc.Iterable[_builtins.int] | None = ...,
+        input_watermarks_us: _abc.Iterable[_builtins.int] | None = ...,
+        holds: _abc.Iterable[Global___HoldKind.ValueType] | None = ...,
+        subjects: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ends", b"ends", "group", b"group", "holds", b"holds", "input_watermarks_us", b"input_watermarks_us", "numbers", b"numbers", "sequencers", b"sequencers", "starts", b"starts", "subjects", b"subjects", "watermarks_us", b"watermarks_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___IntervalColumns: _TypeAlias = IntervalColumns  # noqa: Y015
 
 @_typing.final
 class IntervalWatermark(_message.Message):
@@ -279,6 +345,9 @@ class ReportResponse(_message.Message):
     REFUSED_FIELD_NUMBER: _builtins.int
     UNACCEPTED_FIELD_NUMBER: _builtins.int
     PENDING_REQUESTED_FIELD_NUMBER: _builtins.int
+    READS_COLUMNS_FIELD_NUMBER: _builtins.int
+    reads_columns: _builtins.bool
+    """Whether this authority reads ReportRequest.columns. Stated once, in the first response of a call."""
     @_builtins.property
     def refused(self) -> _containers.RepeatedCompositeFieldContainer[Global___IntervalWatermark]:
         """The reports whose sequencers were refused, because the reporter no longer owns the keys."""
@@ -299,10 +368,11 @@ class ReportResponse(_message.Message):
         refused: _abc.Iterable[Global___IntervalWatermark] | None = ...,
         unaccepted: _abc.Iterable[Global___IntervalWatermark] | None = ...,
         pending_requested: _abc.Iterable[_builtins.str] | None = ...,
+        reads_columns: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["pending_requested", b"pending_requested", "refused", b"refused", "unaccepted", b"unaccepted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pending_requested", b"pending_requested", "reads_columns", b"reads_columns", "refused", b"refused", "unaccepted", b"unaccepted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import Any, NamedTuple, get_origin
-
-import msgspec
+from typing import Any, NamedTuple
 
 from millwheel.rpc.column_keys import numpy_here
-from millwheel.rpc.columns import RecordColumns
+from millwheel.rpc.columns import RecordColumns, integers_of
 from millwheel.rpc.nullable_column import NullableColumn
-from millwheel.sdk.column_fields import ColumnFields, column_fields
+from millwheel.sdk.column_fields import ColumnFields, column_fields, encoded_fields
 from millwheel.sdk.column_reading import ColumnReading, ColumnRows
 from millwheel.sdk.columns import NotFoldedError
 from millwheel.sdk.exact_types import behind, unless_none
@@ -51,8 +49,8 @@ class PassedColumns(NamedTuple):
 @cached_by_type
 def whole_fields(record_type: Any) -> WholeFields | None:
     """The fields of a type whose encodings have all of them, in their order. None: they may have less, or nothing."""
-    struct, columns = get_origin(record_type) or record_type, column_fields(record_type)
-    if columns is None or struct.__struct_config__.omit_defaults or not (fields := msgspec.structs.fields(record_type)):
+    fields, columns = encoded_fields(record_type), column_fields(record_type)
+    if columns is None or isinstance(fields, str):
         return None
     wanted: list[Any] = [(one.name, behind(unless_none(one.type) or one.type)) for one in fields]
     return WholeFields([one.encode_name for one in fields], wanted, columns)
@@ -60,13 +58,13 @@ def whole_fields(record_type: Any) -> WholeFields | None:
 
 def records_at(records: RecordColumns, names: Sequence[str], indexes: Sequence[int]) -> RecordColumns:
     """Some columns of the records with these indexes, which rise."""
-    chosen = RecordColumns(records.batch.select(list(names)), records.timestamps, "")
+    chosen = RecordColumns(records.batch.select(list(names)), records.timestamps)
     if len(indexes) == len(records):
         return chosen
     first, end = indexes[0], indexes[-1] + 1
     if end - first == len(indexes):
-        return RecordColumns(chosen.batch.slice(first, end - first), records.timestamps[first:end], "")
-    return chosen.taken(_column_of(indexes))
+        return RecordColumns(chosen.batch.slice(first, end - first), records.timestamps[first:end])
+    return chosen.taken(integers_of(array("q", indexes)))
 
 
 def passed_columns(
@@ -91,7 +89,7 @@ def passed_columns(
         return None
     found: list[int] = rows[passed.places].tolist()
     if not found:
-        return PassedColumns(found, RecordColumns(records.batch.slice(0, 0), array("q"), ""))
+        return PassedColumns(found, RecordColumns(records.batch.slice(0, 0), array("q")))
     return _with(passed, fields, names, records, found)
 
 
@@ -107,12 +105,5 @@ def _with(
     taken = list(dict.fromkeys(names[one] for one in sources if isinstance(one, str)))
     own = records_at(records, taken, found)
     columns = [own.batch.column(names[one]) if isinstance(one, str) else pa.array(one) for one in sources]
-    made = RecordColumns(pa.record_batch(columns, names=fields.names), own.timestamps, "")
+    made = RecordColumns(pa.record_batch(columns, names=fields.names), own.timestamps)
     return PassedColumns(found, made) if fields.are_in(made) else None
-
-
-def _column_of(numbers: Sequence[int]) -> Any:
-    """A column of integers."""
-    import pyarrow as pa
-
-    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(array("q", numbers))])

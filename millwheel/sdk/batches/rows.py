@@ -29,6 +29,12 @@ class BatchRows:
         self.table: RecordColumns | None = None
         """What filters and selections made of columns, for all rows. None: ``values`` says it."""
 
+    def keep(self, count: int) -> None:
+        """Keep what was made of the first rows."""
+        del self.values[count:]
+        if self.table is not None:
+            self.table = self.table.cut(0, count)
+
     def add(self, index: int, key: bytes, timestamp: int, late: bool) -> None:
         """Add a record behind the others."""
         self.indexes.append(index)

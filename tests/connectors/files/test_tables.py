@@ -41,7 +41,7 @@ def encoded(reads: list[Any]) -> list[bytes]:
     found: list[bytes] = []
     for read in reads:
         if isinstance(read.records, TableRecords):
-            columns = RecordColumns(read.records.batch, read.records.times("", 0) or [], "")  # type: ignore[arg-type]
+            columns = RecordColumns(read.records.batch, read.records.times("", 0) or [])  # type: ignore[arg-type]
             assert not columns.why_unreadable
             found += RecordColumns.from_wire(columns.to_wire())
         else:
@@ -120,7 +120,7 @@ def test_a_table_has_no_more_bytes_than_a_delivery(tmp_path: Path) -> None:
     assert sum(len(read.records) for read in reads) == 3_000
     for read in reads:
         assert isinstance(read.records, TableRecords)
-        size = RecordColumns(read.records.batch, read.records.times("", 0) or [], "")  # type: ignore[arg-type]
+        size = RecordColumns(read.records.batch, read.records.times("", 0) or [])  # type: ignore[arg-type]
         assert size.average * (len(size) - 1) <= TABLE_BYTES
         assert all(buffer is None or buffer.size < 2 * TABLE_BYTES for buffer in read.records.batch.column(0).buffers())
 

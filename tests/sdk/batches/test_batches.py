@@ -450,3 +450,13 @@ def test_the_type_of_a_column_does_not_depend_on_the_sender(converts: bool) -> N
     found: mw.RecordBatch[Optional] = mw.RecordBatch(form, rows)
     assert found.column("count").dtype == np.object_
     assert found.column("fee").dtype == np.float64
+
+
+def test_a_call_keeps_what_was_made_of_its_first_records() -> None:
+    """What functions made of the values, and what filters and selections made of columns."""
+    rows = BatchRows([b"1", b"2", b"3"])
+    rows.values = ["a", "b", "c"]
+    rows.table = RecordColumns(pa.record_batch({"symbol": ["a", "b", "c"]}), array("q", [1, 2, 3]))
+    rows.keep(2)
+    assert (rows.values, rows.table.batch.to_pydict()) == (["a", "b"], {"symbol": ["a", "b"]})
+    assert rows.table.timestamps.tolist() == [1, 2]

@@ -17,7 +17,7 @@ from tests.worker.interval.reads import CONSUMERS
 LOG: Final = IncarnationId("log.1")
 MOST: Final = 1 << 20
 SINK: Final = IncarnationId("table.1")
-TARGETS: Final = ((CONSUMERS[0], "key"), (CONSUMERS[1], "number"), (LOG, ""), (SINK, b"b"))
+TARGETS: Final = ((CONSUMERS[0], "key"), (CONSUMERS[1], "number"), (LOG, b""), (SINK, b"b"))
 
 
 def table_of(*records: tuple[str, int], targets: Any = TARGETS) -> ProducedTable:
@@ -25,7 +25,7 @@ def table_of(*records: tuple[str, int], targets: Any = TARGETS) -> ProducedTable
     columns = {"key": [key for key, _ in records], "number": pa.array([at for _, at in records], pa.int64())}
     columns["none"] = pa.array([at if at % 2 else None for _, at in records], pa.int64())
     times = array("q", [at for _, at in records])
-    return ProducedTable("s", RecordColumns(pa.record_batch(columns), times, ""), targets)
+    return ProducedTable("s", RecordColumns(pa.record_batch(columns), times), targets)
 
 
 class Row(msgspec.Struct):

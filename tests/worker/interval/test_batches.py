@@ -21,6 +21,7 @@ from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval.receiver import IntervalReceiver
 from millwheel.worker.messages import Delivery
 from tests.telemetry.traced_driver import TracedDriver
+from tests.worker.interval.calls import let_calls_grow
 
 NOON = 1_767_268_800_000_000
 SECOND = 1_000_000
@@ -136,9 +137,13 @@ def as_table(receiver: IntervalReceiver, delivery: Delivery) -> Any:
     return deliver(receiver, delivery)
 
 
-def outcome(made: Any, actions: list[Any], limits: IntervalSettings, tables: bool = False, **options: Any) -> Any:
-    """What a computation does, by key and stream in the order of its productions."""
+def outcome(
+    made: Any, actions: list[Any], limits: IntervalSettings, tables: bool = False, grow: bool = False, **options: Any
+) -> Any:
+    """What a computation does, by key and stream in the order of its productions. ``grow``: calls begin with two."""
     with pytest.MonkeyPatch.context() as patches:
+        if grow:
+            let_calls_grow(patches)
         if tables:
             patches.setattr(IntervalReceiver, "deliver", as_table)
         return outcome_of(made, actions, limits, **options)
@@ -205,9 +210,9 @@ def by_time(actions: list[Any]) -> list[Any]:
 @pytest.mark.guarantee("G1", section="4.2")
 @pytest.mark.parametrize("name", SETTINGS)
 @settings(max_examples=40)
-@given(actions, st.booleans(), st.sampled_from([None, "drop", "late"]), st.integers(1, 9), st.booleans(), st.booleans())
+@given(actions, st.booleans(), st.sampled_from([None, "drop", "late"]), st.integers(1, 9), *[st.booleans()] * 3)
 def test_batches_do_what_single_records_do(
-    name: str, actions: list[Any], reads: bool, late: str | None, most: int, gives_up: bool, tables: bool
+    name: str, actions: list[Any], reads: bool, late: str | None, most: int, gives_up: bool, tables: bool, grow: bool
 ) -> None:
     policy = mw.dead_letter(after=1) if gives_up else mw.retry(initial=mw.seconds(1))
     options: dict[str, Any] = {"reads": reads, "late": late, "on_failure": policy}
@@ -215,7 +220,7 @@ def test_batches_do_what_single_records_do(
         actions = by_time(actions)
     batched = Batched()
     batched.max_records = most
-    by_batches = outcome(batched, actions, SETTINGS[name], tables, **options)
+    by_batches = outcome(batched, actions, SETTINGS[name], tables, grow, **options)
     assert by_batches == outcome(Single(), actions, SETTINGS[name], **options)
 
 

@@ -97,7 +97,7 @@ def test_long_keys_and_empty_columns_have_no_numbers() -> None:
     index = KeyIndex()
     assert index.numbers_of(column([b"a", b"x" * (MAX_KEY + 1)]), slice(None)) is None
     assert index.numbers_of(column([b"a", b"x" * MAX_KEY]), slice(None)) is not None
-    without = RecordColumns(pa.record_batch({"key": ["a"]}), array("q", [1]), "").keys()
+    without = RecordColumns(pa.record_batch({"key": ["a"]}), array("q", [1])).keys()
     assert index.numbers_of(without, slice(None)) is None
 
 

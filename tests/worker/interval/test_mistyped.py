@@ -102,6 +102,21 @@ def test_one_mistyped_state_of_a_batch_fails_alone() -> None:
     assert driver.state.counts.dead_letters == 1
 
 
+@pytest.mark.guarantee("G2", section="4.4")
+def test_mistyped_states_among_many_fail_alone() -> None:
+    """A commit encodes its states in parts, each of many keys. Two parts have a mistyped state, and two have none."""
+    driver = IntervalDriver(Strings(), on_failure=mw.dead_letter(after=1))
+    mistyped = {300, 1_000}
+    driver.deliver(*((f"k{at}", "bad" if at in mistyped else str(at), 1) for at in range(1_001)))
+    driver.commit_all()
+    assert len(driver.take(HookFailed)) == len(mistyped)
+    rows = [row for blob in driver.entries for row in decode_entry(blob, "entry").states]
+    stored = {key: msgspec.msgpack.decode(blob, strict=False, type=dict[int, int]) for key, blob in rows}
+    assert stored == {b"k%d" % at: {at: 1} for at in range(1_001) if at not in mistyped}
+    assert {key: cell.encoded for key, cell in driver.state.cells.items() if cell.encoded} == dict(rows)
+    assert driver.state.counts.dead_letters == len(mistyped)
+
+
 class Unencodable(mw.Computation[tuple[str, str], dict[int, int]]):
     """Its state has a value that no encoder takes."""
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 import millwheel as mw
 from millwheel.errors import NotInstalledError
+from millwheel.rpc import columns as columns_module
 from millwheel.rpc.columns import RecordColumns
 from millwheel.sdk.effects import ProducedTable
 from millwheel.store.contract import CorruptValueError
 from millwheel.worker.dedup import OpaqueIds, PositionIds
-from millwheel.worker.interval import column_run
 from millwheel.worker.interval.column_run import UnsentTable
 from millwheel.worker.interval.entry import (
     TABLES_FORMAT,
@@ -179,7 +179,7 @@ def test_a_damaged_table_is_refused(changes: dict[str, Any]) -> None:
 
 def test_a_table_without_pyarrow_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     blob = entry_of(unsent(table_of(("a", 1))))
-    monkeypatch.setattr(column_run, "has_columns", lambda: False)
+    monkeypatch.setattr(columns_module, "has_columns", lambda: False)
     with pytest.raises(NotInstalledError, match=r"^entry 7: it has .* install openmillwheel\[arrow\]"):
         decode_entry(blob, "entry 7")
 
@@ -192,7 +192,7 @@ def test_a_base_is_due_after_as_many_bytes_as_the_rows_of_tables() -> None:
 
 def test_rows_of_many_small_columns_count_with_their_names() -> None:
     columns = {f"is_{at:02}": [True] * 500 for at in range(18)} | {"key": [f"key {at}" for at in range(500)]}
-    records = RecordColumns(pa.record_batch(columns), array("q", range(500)), "")
+    records = RecordColumns(pa.record_batch(columns), array("q", range(500)))
     one = UnsentTable(FIRST, b"split", ProducedTable("s", records, TARGETS[:1]))
     rows = len(encode(list(one.stored().rows())))
     assert 0.9 < (len(one.stored().columns) + one.spared) / rows < 1.4
@@ -268,6 +268,6 @@ def test_what_cannot_go_by_columns_produces_nothing(change: dict[str, Any]) -> N
     batch = table.records.batch
     for number in range(change.get("wide", 0)):
         batch = batch.append_column(f"other {number}", batch.column(0))
-    records = RecordColumns(batch, table.records.timestamps, "")
+    records = RecordColumns(batch, table.records.timestamps)
     assert not context._produce_table(binding, records, change.get("most", MOST))  # noqa: SLF001  # as readers do
     assert (context._read, driver.state.scope.produced_bytes) == (None, 0)  # noqa: SLF001

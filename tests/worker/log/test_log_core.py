@@ -63,7 +63,7 @@ def test_a_delivery_is_acked_and_shown_only_once_journaled() -> None:
 def test_a_log_keeps_no_columns_beside_their_values() -> None:
     driver = LogDriver()
     tail = driver.subscribe()
-    records = RecordColumns(pa.record_batch({"text": ["a", "b"]}), array("q", [driver.now] * 2), "")
+    records = RecordColumns(pa.record_batch({"text": ["a", "b"]}), array("q", [driver.now] * 2))
     sender, ids = Sender("injector/windows/p", 1, None, "injector/windows"), PositionIds("windows/p/0", 0, range(2))
     delivery = Delivery(LOG, JOURNAL, STREAM, sender, ids, records.keys(), records, records.timestamps)
     driver.handle(delivery)

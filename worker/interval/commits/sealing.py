@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from millwheel.model.limits import MAX_STATE_BYTES
 from millwheel.sdk.codecs import StateCodec
+from millwheel.sdk.context import Context
 from millwheel.sdk.effects import ProducedColumns, each_target
 from millwheel.sdk.errors import TooLargeError, ValueEncodeError
 from millwheel.sdk.options import LateAction
@@ -40,6 +41,8 @@ from millwheel.worker.interval.state import IntervalState
 
 __all__ = ["Sealed", "Sealer"]
 
+_ENCODED_AT_ONCE: Final = 256
+"""So many states are encoded, and then checked while the processor's caches still have them."""
 _SMALLER_STATES: Final = """keep what grows in collections of a millwheel.GrowingState.
 Or keep one key's data under several keys, for example under 16 for each user:
     spread = mw.key(lambda value: f"{value.user}/{value.number % 16}")
@@ -146,19 +149,40 @@ class Sealer:
 
         A key whose state cannot be stored fails and is removed from the batch.
         """
+        changed: list[tuple[bytes, bytes]] = []
+        cells: list[Any] = []
+        broken: list[tuple[bytes, Exception]] = []
+        contexts = iter(batch.contexts.values())
+        while part := list(islice(contexts, _ENCODED_AT_ONCE)):
+            self._encode_part(part, changed, cells, broken)
+        for key, reason in broken:
+            self._failed(key, reason)
+        batch.changed = cells
+        if self._setup.program.growing:
+            changed += self._pages.changed(batch.contexts, batch.fired)
+        return changed
+
+    def _encode_part(
+        self,
+        contexts: list[Context[Any]],
+        changed: list[tuple[bytes, bytes]],
+        cells: list[Any],
+        broken: list[tuple[bytes, Exception]],
+    ) -> None:
+        """Encode the states of some contexts. ``changed`` takes those that have changed, and ``cells`` their cells."""
         codec = self._setup.program.state
         encode, check, default, plain = codec.encode, codec.check, codec.default, codec.plain
         cls = None if plain is None else plain.cls
         bare = encode if plain is None else plain.encode
-        changed: list[tuple[bytes, bytes]] = []
-        cells: list[Any] = []
+        found: list[tuple[bytes, bytes]] = []
+        of_found: list[Any] = []
         unchecked: list[Any] = []
-        broken: list[tuple[bytes, Exception]] = []
-        for key, context in batch.contexts.items():
+        for context in contexts:
             cell = context._cell
             value = cell.value
             if value is UNSET:
                 continue
+            key = context._key
             try:
                 encoded = _bytes_of(bare(value) if type(value) is cls else encode(value) if value is not None else b"")
                 if encoded == cell.encoded:
@@ -177,15 +201,11 @@ class Sealer:
                 what = f"the state of key {context.key!r}"
                 broken.append((key, TooLargeError(what, len(encoded), MAX_STATE_BYTES, _SMALLER_STATES)))
             elif encoded or cell.encoded:
-                changed.append((key, encoded))
-                cells.append(cell)
-        changed, cells = _checked(codec, unchecked, changed, cells, broken)
-        for key, reason in broken:
-            self._failed(key, reason)
-        batch.changed = cells
-        if self._setup.program.growing:
-            changed += self._pages.changed(batch.contexts, batch.fired)
-        return changed
+                found.append((key, encoded))
+                of_found.append(cell)
+        found, of_found = _checked(codec, unchecked, found, of_found, broken)
+        changed += found
+        cells += of_found
 
     def seal(self, batch: HookBatch, changed: list[tuple[bytes, bytes]], *, stored_first: bool) -> Sealed:
         """Apply the batch to the soft state as the next commit, and build its entry.

@@ -10,7 +10,7 @@ from millwheel.worker.interval.blocked_key_table import TimerItem
 from millwheel.worker.interval.clocks import OutputWatermark
 from millwheel.worker.interval.entry import TimerRow
 from millwheel.worker.interval.holds import Hold, Holds
-from millwheel.worker.interval.timers import IntervalTimers, held_at
+from millwheel.worker.interval.timers import PROCESSING_TIME, IntervalTimers, held_at
 
 __all__ = ["TimerChanges"]
 
@@ -34,7 +34,7 @@ class TimerChanges:
         for key, items in fired.items():
             for at, domain, tag in items:
                 self._timers.tables[domain].fired(key, tag, at, ending)
-                cleared.append((key, domain is TimeDomain.PROCESSING_TIME, tag))
+                cleared.append((key, domain is PROCESSING_TIME, tag))
         return cleared
 
     def apply(
@@ -60,7 +60,7 @@ class TimerChanges:
         """
         tables, spilled = self._timers.tables, self._timers.spilled
         for (domain, tag), setting in settings.items():
-            processing = domain is TimeDomain.PROCESSING_TIME
+            processing = domain is PROCESSING_TIME
             if setting is None:
                 known = tables[domain].cancel(key, tag, ending) is not None
                 if known or (spilled.parts and spilled.void(key, domain, tag, commit)):

@@ -12,6 +12,7 @@ call has fewer records.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -96,11 +97,13 @@ class BatchRunner:
                 ran, waits, calls = ran + done[0], waits + done[1], calls + done[2]
                 if scope.produced_bytes > budget or self._runner.failures > failures or self._runner.out_of_time():
                     return ran, waits, calls
+                if self._runner.trial.rows:
+                    return ran, waits, calls  # the next call gets a commit of its own
         return ran, waits, calls
 
     def _most(self, left: int) -> int:
-        """How many records the next call gets: what they produce should fit into so many bytes."""
-        most = self._program.computation.max_records
+        """How many records are read for the next call: what they produce should fit into so many bytes."""
+        most = min(self._program.computation.max_records, self._runner.read_time.rows)
         return min(most, max(_FEWEST, int(left / self._row_bytes))) if self._row_bytes else most
 
     def _note_bytes(self, before: int, rows: int) -> None:
@@ -115,37 +118,54 @@ class BatchRunner:
         return done
 
     def _run(self, form: RecordForm, receipt: DeliveryReceipt, indexes: Sequence[int]) -> tuple[int, int, int]:
-        """Run these records, or those before a call that fails. Returns what ``Runner.run_hooks`` returns."""
+        """Run several records as ``_run_many`` does, and measure all that is done for them (G8)."""
+        clock, runner = self._setup.meter.clock, self._runner
+        began, failures = clock(), runner.failures
+        done = self._run_many(form, receipt, indexes)
+        runner.read_time.ran(done[0], clock() - began, runner.failures == failures)
+        return done
+
+    def _run_many(self, form: RecordForm, receipt: DeliveryReceipt, indexes: Sequence[int]) -> tuple[int, int, int]:
+        """Run these records, or some first ones. Returns what ``Runner.run_hooks`` returns.
+
+        It ends before a call that fails, where a call is full, and if records that cannot be read take too long.
+        """
         self._waits = self._calls = 0
         delivery, gathered = receipt.delivery, _Gathered(receipt)
-        if self._take_all(receipt, indexes, gathered):
+        if taken := self._take_all(receipt, indexes, gathered):
             self._call(form, receipt, gathered)
-            return len(indexes), 0, self._calls
-        keys, stamps, clocks = delivery.keys, delivery.timestamps, self._clocks
-        gathered = _Gathered(receipt)
+            return taken, 0, self._calls
+        keys, stamps, clocks, runner = delivery.keys, delivery.timestamps, self._clocks, self._runner
+        gathered, failures, place = _Gathered(receipt), runner.failures, 0
         reads = clocks.bounded or self._setup.program.one_reading[delivery.stream] is not None
         for place, index in enumerate(indexes):
-            if not reads and (key := keys[index]) in gathered.contexts and (at := stamps[index]) >= clocks.watermark:
+            full = len(gathered.rows.keys) >= runner.call_time.rows
+            usual = not (reads or full) and (key := keys[index]) in gathered.contexts
+            if usual and (at := stamps[index]) >= clocks.watermark:
                 gathered.rows.add(index, key, at, False)  # what ``_take`` does for most records, in fewer steps
                 gathered.done.append(index)
-            elif not self._take(receipt, index, gathered):
-                if not self._call(form, receipt, gathered) or self._runner.out_of_time():
+            elif full or not self._take(receipt, index, gathered):
+                if not self._call(form, receipt, gathered) or runner.out_of_time():
                     return place, self._waits, self._calls
                 gathered = _Gathered(receipt)
                 self._take(receipt, index, gathered)
+            if runner.failures > failures and runner.out_of_time():
+                break
         self._call(form, receipt, gathered)
-        return len(indexes), self._waits, self._calls
+        return place + 1, self._waits, self._calls
 
-    def _take_all(self, receipt: DeliveryReceipt, indexes: Sequence[int], gathered: _Gathered) -> bool:
-        """Gather all of these records, as ``_take`` does one by one, in fewer steps.
+    def _take_all(self, receipt: DeliveryReceipt, indexes: Sequence[int], gathered: _Gathered) -> int:
+        """Gather these records, as ``_take`` does one by one, in fewer steps.
 
         Returns:
-            False: none is gathered, because one of them is unusual. Its key is blocked, it is late, or it cannot be
+            How many are done with: all, or those before the first one that is too much for one call (``CallTime``).
+
+            0: none is gathered, because one of them is unusual. Its key is blocked, it is late, or it cannot be
             read. Or the row of a key must be read first: then that key is blocked. Filters have run, and run again one
             by one. Contexts that were opened stay in the batch, without effects.
         """
         if self._blocked.keys or self._clocks.bounded or receipt.held < self._clocks.watermark:
-            return False
+            return 0
         delivery, program, runner, rows = receipt.delivery, self._setup.program, self._runner, gathered.rows
         keys, stamps, passed, read = key_list(delivery.keys), delivery.timestamps, indexes, None
         if (found := self._passed_columns(delivery, indexes)) is not None:
@@ -154,19 +174,24 @@ class BatchRunner:
             try:
                 read = read_all([delivery.values[index] for index in indexes])
             except HOOK_ERRORS:
-                return False
+                return 0
             passed = [index for index, value in zip(indexes, read, strict=True) if value is not DROPPED]
             rows.values = read if len(passed) == len(read) else [value for value in read if value is not DROPPED]
+        if len(passed) > (most := runner.call_time.rows):
+            indexes = indexes[: bisect_left(indexes, passed[most])]
+            passed = passed[:most]
+            rows.keep(most)
+            runner.read_time.lower(len(indexes))
         rows.keys = [keys[index] for index in passed]
         for key in dict.fromkeys(rows.keys):
             context = runner.batch.contexts.get(key) or runner.open(key)
             if context is None:
-                return False
+                return 0
             gathered.contexts[key] = context
         rows.indexes, rows.timestamps = list(passed), [stamps[index] for index in passed]
         rows.late = [False] * len(passed)
         self._take_done(receipt, indexes, gathered, len(passed) < len(indexes))
-        return True
+        return len(indexes)
 
     def _passed_columns(self, delivery: Delivery, indexes: Sequence[int]) -> PassedColumns | None:
         """What the steps before the hook leave of records that are columns. None: their values must be read."""

@@ -16,7 +16,7 @@ from millwheel.worker.interval.hooks.pane_firing import PaneFiring
 from millwheel.worker.interval.hooks.runner import HookOutcomes, Runner
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
-from millwheel.worker.interval.timers import effective_hold, held_at
+from millwheel.worker.interval.timers import PROCESSING_TIME, effective_hold, held_at
 
 __all__ = ["Firing"]
 
@@ -320,7 +320,7 @@ class Firing:
         It uses the larger of its hold and the input watermark. If the input has ended, it uses its hold. The hook may
         state others.
         """
-        processing = domain is TimeDomain.PROCESSING_TIME
+        processing = domain is PROCESSING_TIME
         if not processing and setting.hold is None and setting.at <= LAST_TIMESTAMP and not self._holds.of_keys:
             context._stamp = context._cause = context._earliest = setting.at
             context._caused_by(setting.set_at_position)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from typing import Any, Final, Protocol
 
-from millwheel.rpc.columns import RecordColumns
 from millwheel.sdk.batches.computation import BatchComputation
 from millwheel.sdk.batches.records import RecordForm
 from millwheel.sdk.context import Context
@@ -171,9 +170,12 @@ class Runner:
         batches = state.program.batches
         self.forms: Mapping[str, RecordForm] = {} if batches is None else batches.forms
         """The input streams of which a call gets many records."""
-        self.call_time = CallTime((BatchComputation if batches is None else batches.computation).call_seconds)
-        self._takes_columns = batches is not None and batches.computation._takes_columns
-        """Whether a call for records that are columns takes about a microsecond for each: it needs no limit by time."""
+        timed = state.meter.batch_time.seconds < inf
+        seconds = (BatchComputation if batches is None else batches.computation).call_seconds if timed else inf
+        self.call_time = CallTime(seconds)
+        """How many records the next call gets, by the hook's time."""
+        self.read_time = CallTime(seconds)
+        """How many records are read for the next call, by the time of filters, functions and hook."""
         self.trial = CallTrial()
         self._out_of_time_at = inf
         """When this step runs no more records by many. At least one call comes before."""
@@ -286,10 +288,7 @@ class Runner:
         """How many records of a delivery may run before the limits are checked again; at least one."""
         settings, batch = self._setup.settings, self.batch
         if receipt.delivery.stream in self.forms:
-            room = min(self._limit - batch.records, self.trial.rows or settings.batch_records)
-            unmeasured = self._takes_columns and isinstance(receipt.delivery.values, RecordColumns)
-            if self._setup.meter.batch_time.seconds < inf and not unmeasured:
-                room = min(room, self.call_time.rows)
+            room = min(self._limit - batch.records, self.trial.rows or settings.batch_records, self.read_time.rows)
         else:
             room = self.room(self._setup.meter.records)
         room = min(room, (settings.consumed_bytes - batch.consumed_bytes) // (receipt.average + 1))
@@ -394,18 +393,15 @@ class Runner:
         if odd:
             key = keys[ran - 1]
             item = RecordItem(receipt, indexes[ran - 1])
-            self._take_odd(contexts[key], item, outcome, failure, budget)
+            self._take_odd(contexts[key], item, outcome, failure)
         return ran
 
-    def _take_odd(
-        self, context: Context[Any], item: RecordItem, outcome: Any, failure: BaseException | None, budget: int
-    ) -> int:
-        """A record's hook has raised, or returned a value. Returns the budget, or -1: no further record may run now."""
+    def _take_odd(self, context: Context[Any], item: RecordItem, outcome: Any, failure: BaseException | None) -> None:
+        """A record's hook has raised, or returned a value."""
         if failure is not None:
             self._outcomes.failed(context._key, item, failure)
         else:
             self._outcomes.returned(context._key, context, item, outcome)
-        return -1 if self.exhausted() else budget
 
     # Each record leaves the loop of ``_run_each`` in one of these ways, in the order of the code. The last column says
     # how the result counts it. Consumed: the commit of this batch ends the record. ``_run_usual`` has the last three.
@@ -481,11 +477,12 @@ class Runner:
                 outcome = process(context, record)
             except HOOK_ERRORS as error:
                 failure = error
-            if failure is None and outcome is None:
-                consume(index)
+            odd = failure is not None or outcome is not None
+            if odd:
+                self._take_odd(context, RecordItem(receipt, index), outcome, failure)
             else:
-                budget = self._take_odd(context, RecordItem(receipt, index), outcome, failure, budget)
-            if scope.produced_bytes > budget:
+                consume(index)
+            if scope.produced_bytes > budget or (odd and self.exhausted()):
                 break
         ran = len(indexes) - operator.length_hint(running)
         return ran, waits, ran - waits - no_calls

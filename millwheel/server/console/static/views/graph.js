@@ -24,10 +24,10 @@ const Part = ({ one }) => partText(one) && html` <i class=${`part ${["source", "
 function columnText(one) {
   const use = one.columns;
   if (!use) return "";
-  if (use.in_batches) return "many at a time, by process_batch";
   if (use.by_records) return `by records: ${use.by_records}`;
   const values = use.inputs.filter((input) => input.by_values).map((input) => `tables of ${input.stream} row by row: ${input.by_values}`);
-  return ["by columns", ...values].join("; ");
+  const tables = use.in_batches && use.inputs.length && !values.length ? ["tables by columns"] : values;
+  return [use.in_batches ? "many at a time, by process_batch" : "by columns", ...tables].join("; ");
 }
 
 /** The share of the records that went by columns, since the workers began. Empty: none ran, or none may. */
