@@ -28,7 +28,8 @@ from millwheel import MAX_TIMESTAMP, MIN_TIMESTAMP
 __all__ = ["FirstPass", "first_pass", "read_back_problems", "stream_flights"]
 
 WEEKS: Final = 8
-"""Weeks of a micro-batch. Each has a plan, tasks and a commit of its own, which take longer than a week's rows."""
+"""Weeks of a micro-batch. Each has a plan, tasks and a commit of its own, which take longer than a week's rows. It also
+has one file, because a task opens a file in the time in which it reads some thousand rows."""
 _ALERT: Final = Anomaly.__struct_fields__
 LOOK_EVERY: Final = 1.0
 """Seconds between two readings of the counts."""
@@ -74,10 +75,10 @@ async def stream_flights(
     """
     done = FirstPass()
     watch = watch or Watch(server.address)
-    files = write_files(flights, place / "departures")
-    say(f"{len(flights):,} departures in {files} files, by the week in which they became known; starting Spark")
+    files = write_files(flights, place / "departures", weeks)
+    say(f"{len(flights):,} departures in {files} files, by the weeks in which they became known; starting Spark")
     async with watch:
-        async with _spark(place, "spark_job", *_arguments(server.address, place, weeks)) as job:
+        async with _spark(place, "spark_job", *_arguments(server.address, place)) as job:
             assert job.stdout is not None
             if await job.stdout.readline():
                 say("Spark has started")
@@ -96,8 +97,8 @@ async def stream_flights(
     return done
 
 
-def _arguments(address: str, place: Path, weeks: int) -> list[str]:
-    return [address, str(place / "departures"), str(place / "checkpoint"), str(weeks)]
+def _arguments(address: str, place: Path) -> list[str]:
+    return [address, str(place / "departures"), str(place / "checkpoint")]
 
 
 async def _run_job(place: Path, job: str, *arguments: str) -> dict[str, Any]:

@@ -6,14 +6,13 @@ Run as ``python -m examples.demo.reading_job ADDRESS``. The last line of its out
 from __future__ import annotations
 
 import json
-import os
 import sys
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
 from examples.demo.spark_job import session
-from millwheel.injectors.spark import MillwheelDataSource
+from millwheel.injectors.spark import MillwheelDataSource, use_this_python
 
 __all__ = ["run"]
 
@@ -48,6 +47,5 @@ def _read(spark: SparkSession, address: str, **what: str) -> DataFrame:
 
 
 if __name__ == "__main__":
-    # Spark's Python workers use the interpreter that runs this job.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    use_this_python()
     print(json.dumps(run(sys.argv[1])), flush=True)

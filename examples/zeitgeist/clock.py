@@ -16,13 +16,13 @@ NEW_YORK: Final = ZoneInfo("America/New_York")
 
 _HOURS: Final = tumbling(hours(1), zone=NEW_YORK)
 _DAYS: Final = tumbling(hours(24), zone=NEW_YORK)
-_QUARTER: Final = 900_000_000
-"""In every time zone, windows begin at multiples of a quarter of an hour. So one look-up serves a whole quarter."""
+_HOUR: Final = 3_600_000_000
+"""In New York, windows begin at whole hours of UTC, too. So one look-up serves a whole hour."""
 
 
 def hour_of(timestamp: int) -> Window:
     """The local hour that contains ``timestamp``."""
-    return _hour(timestamp // _QUARTER)
+    return _hour(timestamp // _HOUR)
 
 
 def next_hour(window: Window) -> Window | None:
@@ -35,7 +35,7 @@ def day_of(timestamp: int) -> Window:
 
     It has 23 or 25 hours where the clocks change.
     """
-    return _day(timestamp // _QUARTER)
+    return _day(timestamp // _HOUR)
 
 
 def local_time(timestamp: int) -> datetime:
@@ -45,14 +45,19 @@ def local_time(timestamp: int) -> datetime:
 
 def slot_of(window: Window) -> str:
     """The window's weekday and hour, such as ``Fri 17``."""
-    return f"{local_time(window.start):%a %H}"
+    return _slot(window.start)
 
 
 @lru_cache(maxsize=4_096)
-def _hour(quarter: int) -> Window:
-    return _HOURS.windows_of(quarter * _QUARTER)[0]
+def _hour(hour: int) -> Window:
+    return _HOURS.windows_of(hour * _HOUR)[0]
 
 
 @lru_cache(maxsize=4_096)
-def _day(quarter: int) -> Window:
-    return _DAYS.windows_of(quarter * _QUARTER)[0]
+def _day(hour: int) -> Window:
+    return _DAYS.windows_of(hour * _HOUR)[0]
+
+
+@lru_cache(maxsize=4_096)
+def _slot(start: int) -> str:
+    return f"{local_time(start):%a %H}"

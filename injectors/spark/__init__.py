@@ -21,7 +21,7 @@
 
 from millwheel.injectors.spark.errors import ColumnError, OptionError, RowError, SinkError
 from millwheel.injectors.spark.finishing import finish_stream
-from millwheel.injectors.spark.interpreter import ignore_pandas_warning
+from millwheel.injectors.spark.interpreter import ignore_pandas_warning, use_this_python
 from millwheel.injectors.spark.source import MillwheelDataSource
 from millwheel.injectors.spark.starting import start_python
 
@@ -33,6 +33,7 @@ __all__ = [
     "SinkError",
     "finish_stream",
     "start_python",
+    "use_this_python",
 ]
 
 ignore_pandas_warning()

@@ -1,11 +1,13 @@
-"""Checks the Python interpreter of Spark's workers, and silences a warning that does not concern the sink."""
+"""Sets and checks the interpreter of Spark's Python processes. Silences a warning that does not concern the sink."""
 
 from __future__ import annotations
 
+import atexit
 import os
 import shlex
 import shutil
 import sys
+import tempfile
 import warnings
 from pathlib import Path
 from typing import Final
@@ -14,9 +16,14 @@ from pyspark import SparkContext
 
 from millwheel.injectors.spark.errors import SinkError
 
-__all__ = ["check_interpreter", "ignore_pandas_warning"]
+__all__ = ["check_interpreter", "ignore_pandas_warning", "use_this_python"]
 
 _COMMAND: Final = "millwheel-python"
+_VARIABLES: Final = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+"""The interpreter of the session's processes, and that of the process that looks for data sources. Spark's JVM reads
+the second one when it starts."""
+_commands: Final[set[str]] = set()
+"""Commands of ``use_this_python`` in this process, by which the launcher runs this interpreter."""
 
 
 def ignore_pandas_warning() -> None:
@@ -25,6 +32,31 @@ def ignore_pandas_warning() -> None:
     The filter matches the text of that warning only.
     """
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
+
+
+def use_this_python() -> None:
+    """Let the Python processes of a local session run by this interpreter. Call it before the session starts.
+
+    It sets the environment variables ``PYSPARK_PYTHON`` and ``PYSPARK_DRIVER_PYTHON`` to a command. The command leaves
+    out Spark's archive of PySpark, if the installed one has the same modules, compiled. So the processes start sooner.
+    One of them looks for data sources when a program registers its first one. No later call can change how that one
+    starts.
+
+    The command is a file on this machine. So do not call it for a session whose executors run elsewhere.
+
+    Example::
+
+        use_this_python()
+        spark = SparkSession.builder.getOrCreate()
+        start_python(spark)
+        spark.dataSource.register(MillwheelDataSource)
+    """
+    folder = Path(tempfile.mkdtemp(prefix="millwheel-spark-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    command = folder / _COMMAND
+    if _write_command(command):
+        _commands.add(str(command))
+    os.environ.update(dict.fromkeys(_VARIABLES, str(command) if str(command) in _commands else sys.executable))
 
 
 def check_interpreter() -> None:
@@ -40,12 +72,12 @@ def check_interpreter() -> None:
     if context is None or not (context.master or "").startswith("local"):
         return
     command = Path(context._temp_dir or os.devnull) / _COMMAND
-    if context.pythonExec == str(command):
+    if context.pythonExec in {str(command), *_commands}:
         return
     if "PYSPARK_PYTHON" in os.environ and not _is_this(context.pythonExec):
         raise SinkError(
             f"Spark's workers would run by PYSPARK_PYTHON={context.pythonExec!r}, not by {sys.executable!r}, which has "
-            "millwheel: set os.environ['PYSPARK_PYTHON'] = sys.executable before the session starts"
+            "millwheel: call millwheel.injectors.spark.use_this_python() before the session starts"
         )
     context.pythonExec = str(command) if _write_command(command) else sys.executable
 
@@ -53,7 +85,7 @@ def check_interpreter() -> None:
 def _write_command(command: Path) -> bool:
     """Write the command that Spark runs: it takes one name, without arguments. Returns whether it can be run.
 
-    It is in the session's own folder, which Spark deletes at the end.
+    It is in a folder that is deleted at the end: the session's own one, or that of ``use_this_python``.
     """
     launcher = Path(__file__).with_name("launcher.py")
     try:

@@ -1,8 +1,9 @@
 """Starts Spark's Python processes before the first batch needs them.
 
-Spark plans, writes and commits a batch in processes of their own. A batch write and a micro-batch share those that
-plan and write, and each has others that commit. It starts each when it first needs it, one
-after the other, and each imports PySpark and MillWheel. Afterwards a process waits for its next use for a minute.
+Spark plans, writes and commits a batch in processes of their own. A batch write and a micro-batch share those that plan
+and write, and each has others that commit. Another process looks for data sources of packages, and a program that
+registers a source waits for it. Spark starts each when it first needs it, one after the other, and most import PySpark
+and MillWheel. Afterwards a process waits for its next use for a minute.
 
 Spark knows its processes by all their environment variables. So Spark's own code starts them here, as for a batch.
 
@@ -78,10 +79,15 @@ def start_python(spark: SparkSession, *, batch_writes: bool = True, micro_batche
 
 
 def _start(spark: SparkSession, planners: Callable[[SparkSession], object]) -> None:
-    tasks = Thread(target=tried, args=(_start_tasks, spark), name="millwheel-spark-start-tasks", daemon=True)
-    tasks.start()
+    others = [
+        Thread(target=tried, args=(start, spark), name=f"millwheel-spark{start.__name__}", daemon=True)
+        for start in (_start_tasks, _start_lookup)
+    ]
+    for thread in others:
+        thread.start()
     tried(planners, spark)
-    tasks.join()
+    for thread in others:
+        thread.join()
 
 
 def tried(start: Callable[[SparkSession], object], spark: SparkSession) -> None:
@@ -153,6 +159,12 @@ def _start_tasks(spark: SparkSession) -> None:
     variables = {variable: "1" for name, variable in _VARIABLES if _is_set(spark, _SETTING % name)}
     rows.ctx = _WithVariables(context, variables)
     rows._jrdd.count()
+
+
+def _start_lookup(spark: SparkSession) -> None:
+    """Let Spark look for the data sources of packages, in a process. A registration waits until that is done."""
+    java: Any = spark._jsparkSession
+    java.sessionState().dataSourceManager().dataSourceExists(_Starter.name())
 
 
 def _is_set(spark: SparkSession, setting: str) -> bool:

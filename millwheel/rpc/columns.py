@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any, Final, overload
@@ -123,15 +123,28 @@ class RecordColumns(Sequence[bytes]):
     def __getitem__(self, index: slice) -> list[bytes]: ...
     def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
         if isinstance(index, slice):
-            return [self[at] for at in range(*index.indices(len(self)))]
+            first, end, step = index.indices(len(self))
+            if step != 1:
+                return [self[at] for at in range(first, end, step)]
+            values: list[bytes] = []
+            for number in range(first // _CHUNK, -(-end // _CHUNK)):
+                start = number * _CHUNK
+                values += self._chunk(number)[max(0, first - start) : end - start]
+            return values
         if not 0 <= index < len(self):
             raise IndexError(index)
         number, place = divmod(index, _CHUNK)
+        return self._chunk(number)[place]
+
+    def _chunk(self, number: int) -> list[bytes]:
+        """Some encoded values, which are kept."""
         chunk = self._chunks.get(number)
         if chunk is None:
-            rows = self.batch.slice(number * _CHUNK, _CHUNK).to_pylist()
-            chunk = self._chunks[number] = [_encode(row) for row in rows]
-        return chunk[place]
+            some = self.batch.slice(number * _CHUNK, _CHUNK)
+            row, columns = _row_maker(tuple(some.schema.names)), [column.to_pylist() for column in some.columns]
+            rows = map(row, *columns) if columns else (row() for _ in range(some.num_rows))
+            chunk = self._chunks[number] = list(map(_encode, rows))
+        return chunk
 
     def keys(self) -> ColumnKeys:
         """The keys."""
@@ -322,6 +335,19 @@ def joined(tables: Sequence[RecordColumns], timestamps: array[int]) -> RecordCol
 def _average(batch: Any, size: int, count: int) -> int:
     names = sum(len(name.encode()) for name in batch.schema.names)
     return -(-size // max(1, count)) + names
+
+
+@lru_cache(64)
+def _row_maker(names: tuple[str, ...]) -> Callable[..., Any]:
+    """A function from the items of a row to an object that is encoded as the mapping with these names.
+
+    A struct is made and encoded in half of a mapping's time.
+    """
+    fields = [f"item{place}" for place in range(len(names))]
+    try:
+        return msgspec.defstruct("Row", fields, rename=dict(zip(fields, names, strict=True)), gc=False)
+    except ValueError:  # msgspec takes no name with quotes, backslashes or control characters
+        return lambda *items: dict(zip(names, items, strict=True))
 
 
 @lru_cache(64)

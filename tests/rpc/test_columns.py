@@ -55,6 +55,20 @@ def test_columns_arrive_as_they_were_sent(first: int, end: int) -> None:
     assert record_count(sent) == end - first == len(delivery.ids.positions)  # type: ignore[union-attr]
 
 
+@pytest.mark.guarantee("G9", section="4.3")
+@pytest.mark.parametrize("names", [["text", "n"], ["", "two words"], ['a"b', "n"], ["back\\slash", "\n"], []])
+def test_a_value_is_the_mapping_of_its_row(names: list[str]) -> None:
+    """Each owner sends the same bytes for a row, also one of another release. msgspec's structs have not all names."""
+    rows = [dict(zip(names, (f"cat-{number}", number or None), strict=False)) for number in range(600)]
+    batch = pa.RecordBatch.from_pylist(rows, pa.schema(list(zip(names, (pa.string(), pa.int64()), strict=False))))
+    found = RecordColumns(pa.record_batch({"x": range(600)}).select([]) if not names else batch, TIMES, b"")
+    encoded = [msgspec.msgpack.encode(row) for row in rows]
+    assert list(found) == encoded
+    for some in (slice(None), slice(250, 513), slice(256, 512), slice(600, 700), slice(9, 3), slice(500, 2, -7)):
+        assert found[some] == encoded[some]
+    assert [found[at] for at in (0, 255, 256, 599)] == [encoded[at] for at in (0, 255, 256, 599)]
+
+
 @pytest.mark.parametrize("key", [b"", b"0", "\N{CAT}".encode()])
 def test_one_key_of_all_records_arrives(key: bytes) -> None:
     sent = RecordColumns(pa.record_batch({"text": ["a", "b"]}), array("q", [1, 2]), key)

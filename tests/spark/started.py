@@ -20,7 +20,7 @@ import psutil
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from millwheel.injectors.spark import MillwheelDataSource, start_python
+from millwheel.injectors.spark import MillwheelDataSource, launcher, start_python, use_this_python
 from millwheel.injectors.spark.starting import tried
 from tests.patience import patience
 from tests.spark.jobs import COLUMNS, options_for, session, start
@@ -34,7 +34,7 @@ SETTINGS: Final = {
 
 
 def processes() -> list[str]:
-    """The processes that Spark has started for this driver, by the module that each runs.
+    """The processes that Spark has started for this driver by the launcher, by the module that each runs.
 
     Each forks others as it needs them. Those end when they are idle for a minute, which a busy machine reaches.
     """
@@ -42,7 +42,7 @@ def processes() -> list[str]:
     for java in psutil.Process().children():
         for one in java.children():
             with suppress(psutil.NoSuchProcess):  # Spark also runs commands of a moment
-                if "pyspark.daemon" in (command := one.cmdline()):
+                if {"pyspark.daemon", launcher.__file__} <= set(command := one.cmdline()):
                     found.append(f"{command[-1]} {one.pid}")
     return sorted(found)
 
@@ -81,6 +81,7 @@ def write_batch(spark: SparkSession, place: Path, options: dict[str, str]) -> No
 
 def main(address: str, place: str) -> None:
     """Run a micro-batch and a batch write. Then start processes that fail, and others for a session that is stopped."""
+    use_this_python()
     spark = session(SETTINGS)
     spark.dataSource.register(MillwheelDataSource)
     print(json.dumps(started(spark, commits=False)))

@@ -10,7 +10,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from millwheel.injectors.spark import launcher
+from millwheel.injectors.spark import launcher, use_this_python
 from tests.patience import patience
 
 ARCHIVE = Path("python/lib/pyspark.zip")
@@ -26,10 +26,10 @@ def installed(folder: Path, name: str = "") -> Path:
     return archive
 
 
-def run(place: Path, *arguments: str, path: list[Path]) -> str:
-    """What the launcher prints in a folder, with Spark's path."""
+def run(place: Path, *arguments: str, path: list[Path], command: tuple[str, ...] = ()) -> str:
+    """What the launcher prints in a folder, with Spark's path. ``command``: how it is started."""
     done = subprocess.run(
-        [sys.executable, str(launcher.__file__), *arguments],
+        [*(command or (sys.executable, str(launcher.__file__))), *arguments],
         cwd=place,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))},
         capture_output=True,
@@ -76,3 +76,17 @@ def test_other_arguments_go_to_the_interpreter(tmp_path: Path) -> None:
 def test_a_path_without_pyspark_stays(tmp_path: Path) -> None:
     path = [str(tmp_path), str(tmp_path / "none.zip")]
     assert launcher.without_archive(path) == path
+
+
+def test_the_process_that_looks_for_sources_is_launched(
+    tmp_path: Path, program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark reads its command from a variable when the JVM starts: no later call can change it."""
+    for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.setenv(variable, "another")
+    use_this_python()
+    command = os.environ["PYSPARK_DRIVER_PYTHON"]
+    assert os.environ["PYSPARK_PYTHON"] == command
+    path = [installed(tmp_path / "site", "4.3"), tmp_path / "site"]
+    assert run(program, "-m", "show", path=path, command=(command,)) == "installed 4.3 __main__ []"
+    assert run(program, "-c", "import sys; print(sys.executable)", path=[], command=(command,)) == sys.executable
