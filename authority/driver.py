@@ -107,7 +107,7 @@ class AuthorityDriver:
     async def report(self, reports: Sequence[WatermarkReport], columns: Sequence[ReportColumns] = ()) -> list[Refusal]:
         """Apply reports in order, and return the refused ones. AuthorityStoppedError once the shard has stopped."""
         self._check()
-        self._metrics.reports.inc(len(reports) + sum(map(len, columns)))
+        self._metrics.reports.inc(len(reports) + sum(many.count for many in columns))
         effects = self._step(ReportsReceived(reports, columns))
         return [effect.refusal for effect in effects if isinstance(effect, RefuseReport)]
 

@@ -1,7 +1,8 @@
 """The values of one group: of its members, and their minimum, until they are journaled (7.2; G4, G7).
 
-A report passes only this file of a group. Which members there are is decided in :mod:`millwheel.authority.keyed` for
-key intervals, and in :mod:`millwheel.authority.injected` for the processes of an injector.
+A single report passes only this file of a group. Reports by columns pass :mod:`millwheel.authority.keyed`, which has
+the same fence: change both. Which members there are is decided there for key intervals, and in
+:mod:`millwheel.authority.injected` for the processes of an injector.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ Invariant: every member's watermark is at or above the decided value.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Final
 
 from millwheel.authority.group import Group
@@ -25,6 +26,10 @@ __all__ = ["MAX_MEMBERS", "KeyedGroup"]
 MAX_MEMBERS: Final = 100_000
 """The most members of a group. A computation has thousands of intervals at most. Only a caller that invents intervals
 would have more, and each member is in memory and in the journal (G13)."""
+
+_MOST_COMPARED: Final = 100
+"""The most members that a refused report is compared with (G13). Beyond them it counts as never accepted. Its owner
+announces itself then, and :meth:`KeyedGroup.accept` looks at all of them. An owner's successors are among the first."""
 
 
 class KeyedGroup(Group[KeyInterval]):
@@ -45,6 +50,8 @@ class KeyedGroup(Group[KeyInterval]):
         """Apply the reports of many intervals, each as :meth:`report` does it. Return the refused ones.
 
         Invariant: a report counts only if exactly its interval is accepted for exactly its sequencer (G4).
+        The value does not rise between two of them. A report that goes back counts as the value before all of them,
+        so it may count as less than singly, and never as more.
         """
         refused: list[Refusal] = []
         states, value = self._states, self.value
@@ -70,7 +77,7 @@ class KeyedGroup(Group[KeyInterval]):
         Raises AcceptRefusedError if a larger sequencer owns any of the keys, or the group would have too many members.
         Idempotent.
         """
-        over = [state for _, state in self._map.overlapping(keys)]
+        over = list(self._map.overlapping_values(keys))
         largest = max(over, key=lambda state: state.sequencer)
         if largest.sequencer == sequencer and largest.member == keys and len(over) == 1:
             return largest
@@ -106,7 +113,8 @@ class KeyedGroup(Group[KeyInterval]):
     def _is_superseded(self, report: WatermarkReport) -> bool:
         keys = report.member
         assert isinstance(keys, KeyInterval)
-        return any(state.sequencer > report.sequencer for _, state in self._map.overlapping(keys))
+        over = islice(self._map.overlapping_values(keys), _MOST_COMPARED)
+        return any(state.sequencer > report.sequencer for state in over)
 
     def restore(self, keys: KeyInterval, sequencer: int, watermark: int) -> None:
         """Replay a journaled value."""

@@ -14,7 +14,7 @@ from millwheel.authority.shard import AuthorityShard
 from millwheel.rpc.errors import abort
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.merging import merged
-from millwheel.rpc.report_columns import ReportColumns, columns_from_wire
+from millwheel.rpc.report_columns import ReportColumns, check_count, columns_from_wire
 from millwheel.rpc.v1 import watermark_pb2 as pb
 from millwheel.rpc.watermarks import (
     WatermarkReport,
@@ -73,8 +73,9 @@ class ReportingServicer(BroadcastServicer):
     async def _take(self, request: pb.ReportRequest, events: _ShardEvents) -> pb.ReportResponse | None:
         """Check a whole batch, then apply it and follow its shards. Return the refused reports, if any.
 
-        A malformed batch changes nothing.
+        A malformed batch changes nothing. Invariant: the work of one turn of the loop has a bound (G13).
         """
+        check_count(request)
         batches: dict[AuthorityShard, tuple[list[WatermarkReport], list[ReportColumns]]] = {}
         for number, message in enumerate(request.intervals):
             where = f"intervals[{number}]."

@@ -17,6 +17,9 @@ __all__ = ["JournalWriter", "read_core"]
 _MAX_ENTRIES_PER_READ: Final = 256
 """The number of entries that one call reads at a restart."""
 
+_LONGEST_REST_SECONDS: Final = 0.1
+"""To encode a part takes some 10 ms. A longer time is a pause of the process, and it would be added once more."""
+
 
 async def read_core(store: StateStore, journal: str, sequencer: int, settings: CoreSettings) -> AuthorityCore:
     """Fence ``journal`` and read a core from it. Delete parts of earlier owners that its head does not name.
@@ -55,15 +58,15 @@ class JournalWriter:
     async def write_parts(self, snapshot: BaseSnapshot) -> None:
         """Write all parts of ``snapshot``, one after the other.
 
-        To encode a part blocks the event loop. After it, reports and broadcasts get as much time. A report passes
-        several turns of the loop on its way, and none of them may wait for several parts.
+        To encode a part blocks the event loop. After it, reports and broadcasts get as much time, within a bound.
+        A report passes several turns of the loop on its way, and none of them may wait for several parts.
         """
         clock, parts = asyncio.get_running_loop().time, snapshot.parts()
         began = clock()
         while (made := next(parts, None)) is not None:
             took = clock() - began
             await self._retried.call(partial(self._store.write_part, self._journal, *made))
-            await asyncio.sleep(took)
+            await asyncio.sleep(min(took, _LONGEST_REST_SECONDS))
             began = clock()
 
     async def tidy(self, below: int, parts: Sequence[PartId]) -> None:

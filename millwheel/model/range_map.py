@@ -70,6 +70,13 @@ class RangeMap(Generic[V]):
         first, last = self._span(interval)
         return list(zip(self._pieces[first:last], self._values[first:last], strict=True))
 
+    def overlapping_values(self, interval: KeyInterval) -> Iterator[V]:
+        """The values of the pieces that overlap ``interval``, in key order. Nothing is copied.
+
+        The caller must not change the map during the iteration.
+        """
+        return map(self._values.__getitem__, range(*self._span(interval)))
+
     def gaps(self, interval: KeyInterval = ALL_KEYS) -> list[KeyInterval]:
         """The parts of ``interval`` that no piece covers, in key order."""
         first, last = self._span(interval)

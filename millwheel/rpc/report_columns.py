@@ -12,7 +12,8 @@ Pure: this module opens no connection. Watermarks are microseconds since the epo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 from millwheel.model.incarnation import is_injector
 from millwheel.model.keys import KeyInterval
@@ -20,16 +21,32 @@ from millwheel.rpc.v1 import watermark_pb2
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.rpc.watermarks import WatermarkReport, check_names, invalid, report_to_wire
 
-__all__ = ["ReportColumns", "columns_from_wire", "columns_to_wire", "request_to_wire"]
+__all__ = ["MAX_REPORTS", "ReportColumns", "check_count", "columns_from_wire", "columns_to_wire", "request_to_wire"]
+
+MAX_REPORTS: Final = 10_000
+"""The most reports of a request. Reporters of all versions send up to 1,000. An authority handles a request in one turn
+of its event loop, and answers a refused report by columns with the group's name, which came once (G13)."""
 
 _LEAST_REPORTS: Final = 3
 """The least reports of a group that go by columns. For fewer of them, both sides take longer to handle the lists."""
+
+_OTHER_LISTS: Final = (
+    "ends",
+    "sequencers",
+    "numbers",
+    "watermarks_us",
+    "input_watermarks_us",
+    "holds",
+    "subjects",
+)
+"""The lists of a message that have an element for each of its ``starts``."""
 
 ReportRow: TypeAlias = tuple[bytes, bytes, int, int, int, int, HoldKind.ValueType, str]
 """First key, end or nothing, sequencer, number, watermark, input watermark, hold and subject."""
 
 
-class ReportColumns(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ReportColumns:
     """Reports of intervals of one group. All lists are of equal length. An empty end stands for none."""
 
     group: str
@@ -42,13 +59,24 @@ class ReportColumns(NamedTuple):
     holds: Sequence[HoldKind.ValueType]
     subjects: Sequence[str]
 
-    def __len__(self) -> int:
+    @property
+    def count(self) -> int:
         """The number of reports."""
         return len(self.starts)
 
     def rows(self) -> Iterator[ReportRow]:
         """The reports one by one, without an object for each."""
-        return zip(*self[1:], strict=True)
+        return zip(
+            self.starts,
+            self.ends,
+            self.sequencers,
+            self.numbers,
+            self.watermarks,
+            self.input_watermarks,
+            self.holds,
+            self.subjects,
+            strict=True,
+        )
 
     def report(self, place: int) -> WatermarkReport:
         """The report at ``place``. ValueError if its interval is empty."""
@@ -66,7 +94,7 @@ class ReportColumns(NamedTuple):
 
     def reports(self) -> list[WatermarkReport]:
         """All reports."""
-        return [self.report(place) for place in range(len(self))]
+        return [self.report(place) for place in range(self.count)]
 
 
 def request_to_wire(reports: Sequence[WatermarkReport], *, by_columns: bool) -> watermark_pb2.ReportRequest:
@@ -97,8 +125,9 @@ def request_to_wire(reports: Sequence[WatermarkReport], *, by_columns: bool) -> 
 
 
 def columns_to_wire(group: str, reports: Sequence[WatermarkReport]) -> watermark_pb2.IntervalColumns:
-    """Return reports about intervals of ``group`` as a message."""
+    """Return reports about intervals of ``group`` as a message. Columns have no place for any other report."""
     intervals = [report.member for report in reports if isinstance(report.member, KeyInterval)]
+    assert len(intervals) == len(reports), f"reports of {group!r} by columns that are of no interval"
     return watermark_pb2.IntervalColumns(
         group=group,
         starts=[keys.start for keys in intervals],
@@ -112,11 +141,32 @@ def columns_to_wire(group: str, reports: Sequence[WatermarkReport]) -> watermark
     )
 
 
+def check_count(request: watermark_pb2.ReportRequest) -> None:
+    """Raise RequestError (INVALID_ARGUMENT) for more than ``MAX_REPORTS``.
+
+    This looks at no report. Columns count as one report at least, so their number has the same bound.
+    """
+    count = len(request.intervals)
+    for columns in request.columns:
+        if count > MAX_REPORTS:
+            break
+        count += max(1, len(columns.starts))
+    if count > MAX_REPORTS:
+        fields = "intervals and columns"
+        raise invalid(
+            fields, f"have at least {count:,} reports: {MAX_REPORTS:,} are the most, so send several requests"
+        )
+
+
 def columns_from_wire(message: watermark_pb2.IntervalColumns, where: str = "") -> ReportColumns:
     """Return the reports of a message; RequestError (INVALID_ARGUMENT) names a wrong field, below ``where``."""
     check_names(**{f"{where}group": message.group})
     if not message.group or is_injector(message.group):
         raise invalid(f"{where}group", f"is {message.group!r}: name an incarnation, whose members are intervals")
+    count = len(message.starts)
+    for name in _OTHER_LISTS:
+        if (length := len(getattr(message, name))) != count:
+            raise invalid(f"{where}{name}", f"has {length} elements, and starts has {count}: one for each interval")
     columns = ReportColumns(
         message.group,
         list(message.starts),
@@ -128,9 +178,6 @@ def columns_from_wire(message: watermark_pb2.IntervalColumns, where: str = "") -
         list(message.holds),
         list(message.subjects),
     )
-    lengths = {len(column) for column in columns[1:]}
-    if len(lengths) > 1:
-        raise invalid(where.rstrip("."), f"has lists of {sorted(lengths)} elements: each has one for each interval")
     for place, (start, end, sequencer) in enumerate(zip(columns.starts, columns.ends, columns.sequencers, strict=True)):
         if not sequencer:
             raise invalid(f"{where}sequencers[{place}]", "is 0: use the one that the assignment drew, 1 or larger")

@@ -9,6 +9,7 @@ from millwheel.authority.group import Group
 from millwheel.authority.injected import InjectorGroup
 from millwheel.authority.keyed import KeyedGroup
 from millwheel.authority.registry import Registry
+from millwheel.authority.reporting import ReportingServicer
 from millwheel.authority.writer import JournalWriter
 from millwheel.client.watermark_streams import ReportStream
 from millwheel.model.time import MIN_TIMESTAMP
@@ -72,6 +73,18 @@ def cut_intervals_by_columns() -> None:
 def columns_remembered() -> None:
     """A reporter remembers for its next call that the authority reads columns."""
     rewrite(ReportStream, "self._by_columns = False  # a stream", "# a stream")
+
+
+@mutation(
+    "G13",
+    "a request of more reports than an authority takes at once is refused before they are read",
+    seeds=0,
+    test="tests/authority/test_report_columns.py::test_a_request_of_too_many_reports_is_refused",
+    why="reporters send a tenth of it",
+)
+def reports_uncounted() -> None:
+    """The authority reads a request of any number of reports."""
+    rewrite(ReportingServicer, "check_count(request)", "pass")
 
 
 @mutation(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -11,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millwheel.authority.keyed import KeyedGroup
+from millwheel.authority.members import MemberState, Refusal
 from millwheel.authority.messages import RemovalRequested, ReportsReceived
 from millwheel.client.watermark_streams import ReportStream
 from millwheel.model.backoff import Backoff
@@ -19,10 +22,16 @@ from millwheel.model.sketch import TimestampSketch
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.errors import from_rpc_error
 from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.rpc.report_columns import columns_from_wire, columns_to_wire, request_to_wire
+from millwheel.rpc.report_columns import (
+    MAX_REPORTS,
+    check_count,
+    columns_from_wire,
+    columns_to_wire,
+    request_to_wire,
+)
 from millwheel.rpc.v1 import watermark_pb2 as pb
 from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceStub
-from millwheel.rpc.watermarks import PendingWork, WatermarkReport, report_from_wire
+from millwheel.rpc.watermarks import AcceptRefusedError, PendingWork, WatermarkReport, report_from_wire
 from tests.authority.conftest import Served
 from tests.authority.shard import GROUP, INJECTOR, Shard, by_columns, cut
 from tests.authority.test_report_stream import Authority
@@ -61,7 +70,12 @@ def reports(draw: st.DrawFn) -> WatermarkReport:
 def test_columns_are_read_as_the_reports_that_they_were(made: list[WatermarkReport]) -> None:
     read = columns_from_wire(pb.IntervalColumns.FromString(columns_to_wire(GROUP, made).SerializeToString()))
     assert read.reports() == made
-    assert len(read) == len(made)
+    assert read.count == len(made)
+
+
+def test_a_report_without_an_interval_is_no_row() -> None:
+    with pytest.raises(AssertionError, match="of no interval"):
+        columns_to_wire(INJECTOR, [WatermarkReport(INJECTOR, "a", 4, 40)])
 
 
 def test_three_reports_of_a_group_go_by_columns_the_rest_singly() -> None:
@@ -78,7 +92,7 @@ def test_three_reports_of_a_group_go_by_columns_the_rest_singly() -> None:
     assert ([report_from_wire(one) for one in older.intervals], len(older.columns)) == (many, 0)
 
 
-def emptied(field: Literal["ends", "subjects"]) -> Callable[[pb.IntervalColumns], None]:
+def emptied(field: Literal["starts", "subjects"]) -> Callable[[pb.IntervalColumns], None]:
     return lambda message: message.ClearField(field)
 
 
@@ -96,8 +110,8 @@ def first(field: str, value: object) -> Callable[[pb.IntervalColumns], None]:
         (named(""), "group", "name an incarnation"),
         (named(INJECTOR), "group", "whose members are intervals"),
         (named("x" * 2_000), "group", "1024 are the most"),
-        (emptied("subjects"), "", "lists of [0, 3] elements"),
-        (emptied("ends"), "", "lists of [0, 3] elements"),
+        (emptied("subjects"), "subjects", "has 0 elements, and starts has 3"),
+        (emptied("starts"), "ends", "has 3 elements, and starts has 0"),
         (first("sequencers", 0), "sequencers[0]", "is 0"),
         (first("starts", b"z"), "ends[0]", "the interval is empty"),
     ],
@@ -116,11 +130,50 @@ async def test_malformed_columns_are_refused_as_a_whole(
             await call.read()
     error = from_rpc_error(caught.value)
     assert error.code is FailureCode.INVALID_ARGUMENT
-    assert [problem.where for problem in error.problems] == [f"columns[1].{where}".rstrip(".")]
+    assert [problem.where for problem in error.problems] == [f"columns[1].{where}"]
     assert why in error.problems[0].message
     answer = served.open_shard.explain(GROUP, 1)
     assert answer is not None
     assert answer.rows[0].watermark == MIN_TIMESTAMP
+
+
+MANY = MAX_REPORTS + 1
+
+
+@pytest.mark.guarantee("G13", section="7.2")
+@pytest.mark.parametrize(
+    "huge",
+    [
+        pb.ReportRequest(intervals=[pb.IntervalWatermark()] * MANY),
+        pb.ReportRequest(columns=[pb.IntervalColumns()] * MANY),
+        pb.ReportRequest(columns=[pb.IntervalColumns(group=GROUP, starts=[b""] * 20 * MANY)]),
+        pb.ReportRequest(columns=[pb.IntervalColumns(starts=[b""] * (MANY // 2 + 1))] * 2),
+        pb.ReportRequest(intervals=[pb.IntervalWatermark()], columns=[pb.IntervalColumns(starts=[b""] * (MANY - 1))]),
+    ],
+    ids=["intervals", "columns", "rows", "rows of two", "both"],
+)
+async def test_a_request_of_too_many_reports_is_refused(served: Served, huge: pb.ReportRequest) -> None:
+    """It is refused before a report is read: each of these has mistakes, too. The request before it counts."""
+    await served.open_shard.accept(GROUP, ALL_KEYS, 1)
+    async with grpc.aio.insecure_channel(served.address) as channel:
+        call = WatermarkServiceStub(channel).Report()  # type: ignore[call-arg]
+        await call.write(pb.ReportRequest(columns=[columns_to_wire(GROUP, [said(ALL_KEYS, 1, 70)])]))
+        beside = columns_to_wire(GROUP, [said(ALL_KEYS, 1, 90)])
+        await call.write(pb.ReportRequest(intervals=huge.intervals, columns=[beside, *huge.columns]))
+        assert await call.read() == pb.ReportResponse(reads_columns=True)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+    error = from_rpc_error(caught.value)
+    assert error.code is FailureCode.INVALID_ARGUMENT
+    assert "10,000 are the most" in error.problems[0].message
+    answer = served.open_shard.explain(GROUP, 1)
+    assert answer is not None
+    assert answer.rows[0].watermark == 70
+
+
+def test_a_request_of_the_most_reports_is_not_refused() -> None:
+    rows = pb.IntervalColumns(starts=[b""] * (MAX_REPORTS - 1))
+    check_count(pb.ReportRequest(intervals=[pb.IntervalWatermark()], columns=[rows]))
 
 
 # Their fences.
@@ -209,6 +262,39 @@ def test_a_report_below_the_value_counts_as_the_value() -> None:
     answer = shard.core.explain(GROUP, shard.now)
     assert answer is not None
     assert [row.watermark for row in answer.rows] == [50, 60]
+
+
+@pytest.mark.guarantee("G13", section="7.2")
+def test_a_refused_report_of_all_keys_copies_no_members() -> None:
+    bounds = [number.to_bytes(2, "big") for number in range(1, 2_000)]
+    pieces = cut(*bounds)
+    group = KeyedGroup(GROUP, states=[MemberState(keys, 5, MIN_TIMESTAMP) for keys in pieces])
+    (columns,) = by_columns([said(ALL_KEYS, 4, 50), said(ALL_KEYS, 5, 50)]).columns
+    group.report_columns(columns, 0)
+    tracemalloc.start()
+    try:
+        refused = group.report_columns(columns, 0)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [refusal.superseded for refusal in refused] == [True, False]
+    assert peak < 10 * len(pieces), "less than a reference for each member, and some objects"
+
+
+@pytest.mark.guarantee("G13", section="7.2")
+def test_a_refused_report_of_all_keys_looks_at_few_members() -> None:
+    """It counts as never accepted, so its owner announces itself. That looks at all members, and is refused."""
+    pieces = cut(*(number.to_bytes(2, "big") for number in range(1, 2_000)))
+    states = [MemberState(keys, 5, MIN_TIMESTAMP) for keys in pieces[:-1]]
+    group = KeyedGroup(GROUP, states=[*states, MemberState(pieces[-1], 9, MIN_TIMESTAMP)])
+    late = said(ALL_KEYS, 7, 50)
+    (columns,) = by_columns([late]).columns
+    assert [refusal.superseded for refusal in group.report_columns(columns, 0)] == [False]
+    singly = group.report(late, 0)
+    assert isinstance(singly, Refusal)
+    assert not singly.superseded
+    with pytest.raises(AcceptRefusedError, match="sequencer 9 holds"):
+        group.accept(ALL_KEYS, 7)
 
 
 # Who gets them.

@@ -11,9 +11,10 @@ import pytest
 
 from millwheel.client.watermark_streams import ReportStream
 from millwheel.model.backoff import Backoff
-from millwheel.model.keys import ALL_KEYS
+from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.report_columns import MAX_REPORTS, check_count
 from millwheel.rpc.v1 import watermark_pb2 as pb
 from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceStub
 from millwheel.rpc.watermarks import AcceptRefusedError, WatermarkReport, report_to_wire
@@ -214,3 +215,17 @@ async def test_a_stream_that_fails_again_and_again_is_reported(caplog: pytest.Lo
     await stream.close()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "cannot reach it" in caplog.text
+
+
+@pytest.mark.guarantee("G13", section="7.2")
+async def test_no_request_has_more_reports_than_are_read() -> None:
+    authority = Authority()
+    stream = stream_to(authority, [], refresh=60.0)
+    for number in range(MAX_REPORTS + 1):
+        stream.report(WatermarkReport(GROUP, KeyInterval(number.to_bytes(2, "big"), None), 1, 10))
+    stream.start()
+    try:
+        async with asyncio.timeout(patience(10)):
+            check_count(await authority.reports.get())
+    finally:
+        await stream.close()

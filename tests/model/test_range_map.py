@@ -54,6 +54,7 @@ def test_interval_map_equals_a_map_of_single_keys(history: list[tuple[KeyInterva
         assert left.end is not None
         assert left.end <= right.start
     assert [piece for piece, _ in made.overlapping(window)] == [piece for piece in pieces if piece.overlaps(window)]
+    assert list(made.overlapping_values(window)) == [value for _, value in made.overlapping(window)]
     missing = {key for key in PROBES if key in window and model[key] is None}
     assert {key for key in PROBES for gap in made.gaps(window) if key in gap} == missing
     assert list(RangeMap.from_items(reversed(list(made.items()))).items()) == list(made.items())

@@ -128,6 +128,8 @@ Global___AcceptSequencerResponse: _TypeAlias = AcceptSequencerResponse  # noqa: 
 
 @_typing.final
 class ReportRequest(_message.Message):
+    """It has at most 10,000 reports, those by columns included. A larger one is refused."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     INTERVALS_FIELD_NUMBER: _builtins.int
@@ -158,7 +160,7 @@ Global___ReportRequest: _TypeAlias = ReportRequest  # noqa: Y015
 class IntervalColumns(_message.Message):
     """The output watermarks of many intervals of one group. All lists have one element for each interval, in the same
     order. Each element is the field of IntervalWatermark with that name. Reports of processes, and those with pending
-    timestamps, have no columns.
+    timestamps, have no columns. A reporter may also send any other report singly.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
