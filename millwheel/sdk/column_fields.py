@@ -50,8 +50,9 @@ class ColumnFields:
 
     def problem(self, wanted: Iterable[tuple[str, type]]) -> str:
         """Why no columns can have some fields of the records. Empty: there may be such columns. See ``columns_of``."""
-        needed = {name: self._types[name] for name in self._needed}
-        for name, kind in needed.items():
+        wanted = list(wanted)
+        needed = [(name, self._types[name]) for name in self._needed]
+        for name, kind in [*needed, *wanted]:
             if kind not in _IN_COLUMNS:
                 return f"the field {name!r} of its records is no plain text, number or truth value"
         for field, kind in wanted:

@@ -220,7 +220,13 @@ class Whole(msgspec.Struct, omit_defaults=True):
     item: str = ""
 
 
+class Mixed(msgspec.Struct):
+    shop: str
+    price: int | str = 0
+
+
 SINKS: dict[str, tuple[Build, str]] = {
+    "a field of two types": (lambda sales: sales.select(Mixed), "the field 'price' of its records is no plain text"),
     "as they are": (lambda sales: sales.to("kept", Kept()), ""),
     "expressions": (
         lambda sales: sales.filter(mw.col("price") > 5).select(Income, euros=mw.col("price") / 2, rank=mw.col("price")),
