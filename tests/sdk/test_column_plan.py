@@ -220,13 +220,7 @@ class Whole(msgspec.Struct, omit_defaults=True):
     item: str = ""
 
 
-class Mixed(msgspec.Struct):
-    shop: str
-    price: int | str = 0
-
-
 SINKS: dict[str, tuple[Build, str]] = {
-    "a field of two types": (lambda sales: sales.select(Mixed), "the field 'price' of its records is no plain text"),
     "as they are": (lambda sales: sales.to("kept", Kept()), ""),
     "expressions": (
         lambda sales: sales.filter(mw.col("price") > 5).select(Income, euros=mw.col("price") / 2, rank=mw.col("price")),
@@ -261,6 +255,19 @@ def test_sinks_take_tables_or_a_reason_says_why_not(case: str) -> None:
     assert by_hooks
     assert why in by_values["sales"]
     assert bool(why) == bool(by_values["sales"])
+
+
+class Mixed(msgspec.Struct):
+    shop: str
+    price: int | str = 0
+
+
+def test_a_field_of_two_types_is_a_reason() -> None:
+    shop = mw.Topology("shop")
+    shop.stream("sales", Mixed).to("kept", Kept())
+    assert reasons(shop, "kept-batches")[1] == {
+        "sales": "the field 'price' of its records is no plain text, number or truth value"
+    }
 
 
 def test_validate_prints_computations_with_windows(capsys: pytest.CaptureFixture[str]) -> None:
