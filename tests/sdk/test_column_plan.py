@@ -264,7 +264,7 @@ class Mixed(msgspec.Struct):
 
 def test_a_field_of_two_types_is_a_reason() -> None:
     shop = mw.Topology("shop")
-    shop.stream("sales", Mixed).to("kept", Kept())
+    shop.source("sales", Mixed).to("kept", Kept())
     assert reasons(shop, "kept-batches")[1] == {
         "sales": "the field 'price' of its records is no plain text, number or truth value"
     }
