@@ -188,6 +188,18 @@ rewriting(
 )
 
 rewriting(
+    "failed-readings-pass",
+    "G1",
+    "what is read for a call ends before a record that cannot be read",
+    BatchRunner,
+    "return indexes[:place], passed",
+    "return indexes[: place + 1], passed",
+    seeds=0,
+    test=_READS + "calls_grow_between_records_that_cannot_be_read",
+    why=_FEW,
+)
+
+rewriting(
     "reads-bounded-as-calls",
     "G8",
     "what passes a filter bounds a call, and not what is read for it",

@@ -196,7 +196,8 @@ class BatchRunner:
             The indexes that are read: those before one that cannot be read, or those until the time of the call was
             over. And the indexes of those that have passed.
         """
-        clock, ends, encoded, values, passed = self._setup.meter.clock, self._ends, delivery.values, rows.values, []
+        clock, ends, encoded, values = self._setup.meter.clock, self._ends, delivery.values, rows.values
+        passed: list[int] = []
         for place, index in enumerate(indexes):
             try:
                 value = reading(encoded[index])
@@ -212,10 +213,10 @@ class BatchRunner:
     def _passed_columns(self, delivery: Delivery, indexes: Sequence[int]) -> PassedColumns | None:
         """What the steps before the hook leave of records that are columns. None: their values must be read."""
         reading, records = self._setup.program.column_readings.get(delivery.stream), delivery.values
-        fields = None if reading is None else whole_fields(self._program.forms[delivery.stream].type)
-        if reading is None or not reading.steps or fields is None or not isinstance(records, RecordColumns):
+        if reading is None or not reading.steps or not isinstance(records, RecordColumns):
             return None
-        return passed_columns(reading, fields, records, indexes)
+        fields = whole_fields(self._program.forms[delivery.stream].type)
+        return None if isinstance(fields, str) else passed_columns(reading, fields, records, indexes)
 
     def _take_done(self, receipt: DeliveryReceipt, indexes: Sequence[int], gathered: _Gathered, dropped: bool) -> None:
         """These records are done with when the call is. A dropped one whose key has no other record is so at once."""
