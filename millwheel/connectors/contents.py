@@ -87,7 +87,7 @@ class BatchRecords(Sequence[tuple[T, Timestamp]]):
     def _are_fields(self, part: RecordColumns) -> bool:
         """Whether the columns are all fields of the type as it is now, each of exactly its type."""
         fields = whole_fields(self.record_type)
-        return fields is not None and fields.are_in(part)
+        return not isinstance(fields, str) and fields.are_in(part)
 
     @property
     def times(self) -> array[int]:

@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple, overload
 import msgspec
 
 from millwheel.model.time import Timestamp
-from millwheel.rpc.columns import SCHEMA_BYTES, exact, has_columns, integers_of, plain_types, schema_bytes
+from millwheel.rpc.column_keys import integers_of
+from millwheel.rpc.columns import SCHEMA_BYTES, exact, has_columns, plain_types, schema_bytes
 from millwheel.sdk.column_fields import encoded_fields
 from millwheel.sdk.exact_types import behind, unless_none
 

@@ -10,6 +10,7 @@ __all__ = [
     "ColumnKeys",
     "KeySource",
     "bytes_in",
+    "integers_of",
     "is_key_type",
     "key_list",
     "keys_of",
@@ -135,6 +136,13 @@ def longest_in(column: Any) -> int:
 
     longest = pc.max(pc.binary_length(column)).as_py()
     return int(longest or 0)  # None: all values are null
+
+
+def integers_of(memory: Any) -> Any:
+    """A column of the integers of 64 bits that some memory has: an array, or a buffer of Arrow."""
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(pa.int64(), memoryview(memory).nbytes // 8, [None, pa.py_buffer(memory)])
 
 
 @lru_cache(1)

@@ -20,7 +20,15 @@ from google.protobuf.message import DecodeError
 
 from millwheel.errors import NotInstalledError
 from millwheel.model.limits import MAX_KEY_BYTES
-from millwheel.rpc.column_keys import ColumnKeys, KeySource, is_key_type, longest_in, numpy_here, text_types
+from millwheel.rpc.column_keys import (
+    ColumnKeys,
+    KeySource,
+    integers_of,
+    is_key_type,
+    longest_in,
+    numpy_here,
+    text_types,
+)
 from millwheel.rpc.nullable_column import NullableColumn, items_at, truths_of, validity_of
 from millwheel.rpc.packed_values import PackedValues
 from millwheel.rpc.v1 import delivery_pb2 as wire
@@ -35,7 +43,6 @@ __all__ = [
     "extremes_of",
     "has_columns",
     "in_one",
-    "integers_of",
     "joined",
     "longest_of",
     "names_bytes",
@@ -446,13 +453,6 @@ def _bit_bytes(count: int) -> int:
     return -(-count // 8)
 
 
-def integers_of(numbers: array[int]) -> Any:
-    """A column of integers of 64 bits, in the memory of ``numbers``."""
-    import pyarrow as pa
-
-    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
-
-
 def texts_of(texts: Sequence[str]) -> Any:
     """A column of texts. pyarrow's own way to make one loads pandas, too."""
     import pyarrow as pa
@@ -472,11 +472,9 @@ def extremes_in(memory: Any) -> tuple[int, int]:
     if (np := numpy_here()) is not None:
         times = np.frombuffer(memory, np.int64)
         return int(np.minimum.reduce(times)), int(np.maximum.reduce(times))
-    import pyarrow as pa
     import pyarrow.compute as pc
 
-    times = pa.Array.from_buffers(pa.int64(), memoryview(memory).nbytes // 8, [None, pa.py_buffer(memory)])
-    found = pc.min_max(times)
+    found = pc.min_max(integers_of(memory))
     return found["min"].as_py(), found["max"].as_py()
 
 

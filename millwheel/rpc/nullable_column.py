@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from millwheel.rpc.column_keys import integers_of
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -37,9 +39,7 @@ def items_at(column: Any, rows: Any) -> Any:
         return items if valid.all() else NullableColumn(items, valid)
     if hasattr(column, "dtype") or isinstance(rows, slice):
         return column[rows]
-    import pyarrow as pa
-
-    return column.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)]))
+    return column.take(integers_of(rows))
 
 
 def truths_of(column: Any) -> NDArray[Any]:

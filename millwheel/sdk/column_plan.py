@@ -14,7 +14,7 @@ from millwheel.model.wording import named
 from millwheel.sdk.batches.column_records import whole_fields
 from millwheel.sdk.batches.computation import BatchComputation
 from millwheel.sdk.codecs import ValueFormat
-from millwheel.sdk.column_fields import column_fields, encoded_fields
+from millwheel.sdk.column_fields import column_fields
 from millwheel.sdk.column_reading import ColumnReading, steps_for
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.declarations import UNKNOWN, ComputationDeclaration, Reading
@@ -106,10 +106,8 @@ def _why_no_table(stream: PlannedStream, readings: Sequence[Reading], reading: C
     if len(readings) > 1:
         return _several_ways(stream.name)
     kind = readings[0].type if readings and readings[0].type is not UNKNOWN else stream.type
-    fields, whole = encoded_fields(kind), whole_fields(kind)
-    if whole is None:
-        return fields if isinstance(fields, str) else ""
-    return reading.problem(whole.wanted)
+    whole = whole_fields(kind)
+    return whole if isinstance(whole, str) else reading.problem(whole.wanted)
 
 
 def _why_rows(stream: PlannedStream, key: KeyExtractor, plan: Plan) -> str:

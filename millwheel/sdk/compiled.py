@@ -25,7 +25,7 @@ from millwheel.sdk.growing.fields import is_growing
 from millwheel.sdk.keys import KeyExtractor, encode_key, key_source
 from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.plan import Plan, PlannedStream
-from millwheel.sdk.reading import hook_name, one_reading, reading_hook, reading_of_all, values_read
+from millwheel.sdk.reading import hook_name, one_reading, reading_hook, values_read
 from millwheel.sdk.records import EncodeAll, Record, Timer
 from millwheel.sdk.topology import TopologyGraph
 
@@ -102,8 +102,6 @@ class CompiledComputation:
     """The name of the topology that it runs in. A fork has another one than the code says."""
     batches: BatchProgram | None = None
     """How its hook gets many records. None: it gets one by one."""
-    read_all: Mapping[str, Callable[[Sequence[bytes]], list[Any]]] = field(default_factory=dict)
-    """By input stream of a hook for many records: what ``one_reading`` does, of many encoded values."""
 
     @property
     def record_hook(self) -> str:
@@ -206,12 +204,6 @@ def compile_computation(
         remedy=computation._remedy,
         topology=topology.name,
         batches=batches,
-        read_all={
-            stream: read_all
-            for stream, called in names.items()
-            if by_many
-            and (read_all := reading_of_all(_codec(plan.streams[called]).decode_all, readings.get(called, ())))
-        },
     )
 
 

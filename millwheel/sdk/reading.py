@@ -10,7 +10,7 @@ from millwheel.sdk.context import Context
 from millwheel.sdk.declarations import DROPPED, Reading, as_it_is
 from millwheel.sdk.records import Record
 
-__all__ = ["hook_name", "one_reading", "reading_hook", "reading_of_all", "values_read"]
+__all__ = ["hook_name", "one_reading", "reading_hook", "values_read"]
 
 Hook = Callable[[Context[Any], Record[Any]], Awaitable[None] | None]
 
@@ -29,19 +29,6 @@ def one_reading(decode: Callable[[bytes], Any], readings: Sequence[Reading]) -> 
         return None
     convert = readings[0].convert
     return lambda encoded: convert(decode(encoded))
-
-
-def reading_of_all(
-    decode_all: Callable[[Sequence[bytes]], list[Any]], readings: Sequence[Reading]
-) -> Callable[[Sequence[bytes]], list[Any]] | None:
-    """A function that does what ``one_reading`` does, for many encoded values. It may raise where that raises.
-
-    None: the hook decodes the values itself.
-    """
-    if len(readings) != 1 or readings[0].convert is as_it_is:
-        return None
-    convert = readings[0].convert
-    return lambda encoded: [convert(value) for value in decode_all(encoded)]
 
 
 def reading_hook(process: Hook, readings: Sequence[Reading]) -> Hook:

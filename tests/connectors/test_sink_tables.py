@@ -311,9 +311,8 @@ def test_a_type_whose_encoding_leaves_fields_out_goes_by_values() -> None:
     class Empty(msgspec.Struct):
         """A table has at least one column."""
 
-    assert whole_fields(Short) is whole_fields(dict[str, int]) is whole_fields(Empty) is None
+    assert all(isinstance(whole_fields(kind), str) for kind in (Short, dict[str, int], Empty))
     found = whole_fields(Renamed)
-    assert found is not None
     assert found[:2] == (["theItem", "cents"], [("the_item", str), ("cents", int)])
 
 

@@ -1,4 +1,4 @@
-"""How many records the next call of a hook for many records gets, and how many are read for it (G8, G13).
+"""How many records the next call of a hook for many records gets (G8, G13).
 
 A call may take as long for a thousand records as for one. So the pace of single records does not say how many fit.
 
@@ -6,10 +6,7 @@ Invariant (G8): a call has at most twice the rows of one that returned within ha
 it:* records that suddenly cost more. One call takes too long then, and the next one gets half as many rows. Single
 records, attempts and failed calls are not measured here: a quick one says nothing of a call for many.
 
-Filters may drop most of what is read, and functions before the hook take time, too. So there are two measures: one of
-what is read for a call, with the time of steps and hook, and one of what the hook gets, with its time. *Who may break
-the invariant:* a filter that drops nothing from now on. So a call also ends at the hook's measure. The records behind
-it are read again, and the next reads are as small as that call.
+What is read for a call through filters and functions is not foreseen: their time ends the reading (``BatchRunner``).
 """
 
 from __future__ import annotations
@@ -44,25 +41,21 @@ class CallTime:
     16
     """
 
-    __slots__ = ("_limit", "rows")
+    __slots__ = ("limit", "rows")
 
     def __init__(self, limit: float) -> None:
         """``limit``: how many seconds a call should take. Infinite: any number of rows may come at once."""
-        self._limit = limit
+        self.limit = limit
         self.rows = _FEWEST if limit < inf else sys.maxsize
 
-    def ran(self, rows: int, seconds: float, well: bool = True) -> None:
-        """A call for several rows has taken so many seconds. ``well``: it has not failed, so the next may get more."""
-        limit = self._limit if self.rows >= _USUAL else max(self._limit, _LONG)
+    def ran(self, rows: int, seconds: float) -> None:
+        """A call for several rows that did not fail has taken so many seconds."""
+        limit = self.limit if self.rows >= _USUAL else max(self.limit, _LONG)
         if seconds > limit:
             fewest = _USUAL if seconds <= _LONG else _FEWEST
             self.rows = max(fewest, min(self.rows, rows // 2))
-        elif well and seconds <= limit / 2 and rows >= self.rows:
+        elif seconds <= limit / 2 and rows >= self.rows:
             self.rows = 2 * rows
-
-    def lower(self, rows: int) -> None:
-        """The next call should get no more rows than these."""
-        self.rows = max(_FEWEST, min(self.rows, rows))
 
 
 class CallTrial:

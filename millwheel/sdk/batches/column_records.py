@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from millwheel.rpc.column_keys import numpy_here
-from millwheel.rpc.columns import RecordColumns, integers_of
+from millwheel.rpc.column_keys import integers_of, numpy_here
+from millwheel.rpc.columns import RecordColumns
 from millwheel.rpc.nullable_column import NullableColumn
 from millwheel.sdk.column_fields import ColumnFields, column_fields, encoded_fields
 from millwheel.sdk.column_reading import ColumnReading, ColumnRows
@@ -47,11 +47,12 @@ class PassedColumns(NamedTuple):
 
 
 @cached_by_type
-def whole_fields(record_type: Any) -> WholeFields | None:
-    """The fields of a type whose encodings have all of them, in their order. None: they may have less, or nothing."""
-    fields, columns = encoded_fields(record_type), column_fields(record_type)
-    if columns is None or isinstance(fields, str):
-        return None
+def whole_fields(record_type: Any) -> WholeFields | str:
+    """The fields of a type whose encodings have all of them, in their order. A text: why it is no such type."""
+    fields = encoded_fields(record_type)
+    if isinstance(fields, str):
+        return fields
+    columns = cast("ColumnFields", column_fields(record_type))  # without them, the text says so
     wanted: list[Any] = [(one.name, behind(unless_none(one.type) or one.type)) for one in fields]
     return WholeFields([one.encode_name for one in fields], wanted, columns)
 

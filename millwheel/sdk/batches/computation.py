@@ -55,7 +55,8 @@ class BatchComputation(Computation[In, State], Generic[In, State]):
     """Whether the hook takes columns where it can. Then filters before it are run on columns, too."""
 
     max_records: int = 1_024
-    """The most records of a batch, from 1 to 8,192. Deliveries with fewer records make smaller batches.
+    """The most records of a batch, from 1 to 8,192. Deliveries with fewer records make smaller batches, and so do
+    filters before the hook: what they drop counts.
 
     A batch also has no more than what its records usually produce lets into one commit (2 MiB).
     """
@@ -65,6 +66,7 @@ class BatchComputation(Computation[In, State], Generic[In, State]):
 
     If a call takes longer, the next one gets half as many records, but 32 in any case, or fewer after a whole second.
     So set it to several times what your model takes by itself. Other work of the process waits for each call.
+    Filters and functions before the hook may take as long for what they read for a call.
     """
 
     @abstractmethod

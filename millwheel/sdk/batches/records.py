@@ -176,7 +176,7 @@ class RecordBatch(Generic[In_co]):
         if self._rows.table is not None:
             return self._rows.table
         fields, delivered, all_fields = self._form.fields, self._rows.delivered, whole_fields(self._form.type)
-        if fields is None or all_fields is None or not isinstance(delivered, RecordColumns):
+        if fields is None or isinstance(all_fields, str) or not isinstance(delivered, RecordColumns):
             return None
         if fields.columns_of(all_fields.wanted, delivered.kinds(), delivered.with_nulls()) is None:
             return None

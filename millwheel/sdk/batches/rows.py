@@ -30,8 +30,8 @@ class BatchRows:
         """What filters and selections made of columns, for all rows. None: ``values`` says it."""
 
     def keep(self, count: int) -> None:
-        """Keep what was made of the first rows."""
-        del self.values[count:]
+        """Keep the first rows, with what was made of them. The others have keys and values so far."""
+        del self.keys[count:], self.values[count:]
         if self.table is not None:
             self.table = self.table.cut(0, count)
 

@@ -56,22 +56,6 @@ def test_calls_end_in_about_their_time(fixed: float, of_row: float, noise: float
         assert time.rows >= 32
 
 
-def test_a_call_may_be_lowered_and_a_failed_one_raises_nothing() -> None:
-    time = CallTime(LIMIT)
-    for rows in (2, 4, 8):
-        time.ran(rows, 0.001, well=False)
-        assert time.rows == rows
-        time.ran(rows, 0.001)
-    time.lower(20)
-    assert time.rows == 16
-    time.lower(5)
-    assert time.rows == 5
-    time.lower(1)
-    assert time.rows == 2, "one row would never show what a call costs"
-    time.ran(2, 5.0, well=False)
-    assert time.rows == 2
-
-
 def test_without_a_limit_any_number_of_rows_may_come() -> None:
     time = CallTime(inf)
     time.ran(9_000, 3_600.0)

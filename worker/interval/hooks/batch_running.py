@@ -8,12 +8,18 @@ last commit is undone with it, and runs again (``BlockedKeys.undo_together``). T
 gets half as many records as one that failed, or twice as many as one that did not (``CallTrial``). So a record that
 fails is found by some tens of calls. It is judged when it fails alone. Why this ends: each commit has work, or the next
 call has fewer records.
+
+Invariant (G8): a step reads no record for a call whose time is over, or that is full. Filters and functions before the
+hook are the user's code, and may take long. So the clock is looked at behind each record that is read, and nothing is
+foreseen. What is not read stays in the queue. *Who may break it:* one record whose function takes long by itself. Steps
+that are expressions run on columns, for all records at once: about a microsecond for each.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any, Final
 
 from millwheel.rpc.column_keys import key_list
@@ -71,8 +77,8 @@ class BatchRunner:
         self._program = program
         self._waits = 0
         """Records of this run that wait behind their blocked keys."""
-        self._calls = 0
-        """Calls of the hook in this run."""
+        self._ends = inf
+        """When the time of this run is over: what it has read by then makes its call."""
         self._row_bytes = 0.0
         """How many bytes a record produced: of the last call, or nearly those of calls before it if they were more."""
 
@@ -91,8 +97,11 @@ class BatchRunner:
         for run in [indexes] if not sampled else parts_apart(indexes, sampled):
             start = 0
             while start < len(run):
-                part = run[start : start + self._most(budget - scope.produced_bytes)]
-                done = self._run_one(receipt, part) if len(part) == 1 else self._run(form, receipt, part)
+                part = run[start : start + self._program.computation.max_records]
+                if len(part) == 1:
+                    done = self._run_one(receipt, part)
+                else:
+                    done = self._run_many(form, receipt, part, self._most(budget - scope.produced_bytes))
                 start += done[0]
                 ran, waits, calls = ran + done[0], waits + done[1], calls + done[2]
                 if scope.produced_bytes > budget or self._runner.failures > failures or self._runner.out_of_time():
@@ -102,8 +111,8 @@ class BatchRunner:
         return ran, waits, calls
 
     def _most(self, left: int) -> int:
-        """How many records are read for the next call: what they produce should fit into so many bytes."""
-        most = min(self._program.computation.max_records, self._runner.read_time.rows)
+        """How many records the next call may get, by its time. What they produce should fit into so many bytes."""
+        most = self._runner.call_time.rows
         return min(most, max(_FEWEST, int(left / self._row_bytes))) if self._row_bytes else most
 
     def _note_bytes(self, before: int, rows: int) -> None:
@@ -117,89 +126,97 @@ class BatchRunner:
         self._note_bytes(before, 1)
         return done
 
-    def _run(self, form: RecordForm, receipt: DeliveryReceipt, indexes: Sequence[int]) -> tuple[int, int, int]:
-        """Run several records as ``_run_many`` does, and measure all that is done for them (G8)."""
-        clock, runner = self._setup.meter.clock, self._runner
-        began, failures = clock(), runner.failures
-        done = self._run_many(form, receipt, indexes)
-        runner.read_time.ran(done[0], clock() - began, runner.failures == failures)
-        return done
+    def _run_many(
+        self, form: RecordForm, receipt: DeliveryReceipt, indexes: Sequence[int], most: int
+    ) -> tuple[int, int, int]:
+        """Run these records, or some first ones, with at most one call. Returns what ``Runner.run_hooks`` returns."""
+        self._waits, self._ends = 0, self._setup.meter.clock() + self._runner.call_time.limit
+        gathered = _Gathered(receipt)
+        taken = self._take_all(receipt, indexes, gathered, most)
+        if not taken:
+            gathered = _Gathered(receipt)
+            taken = self._take_each(receipt, indexes, gathered, most)
+        return taken, self._waits, self._call(form, receipt, gathered)
 
-    def _run_many(self, form: RecordForm, receipt: DeliveryReceipt, indexes: Sequence[int]) -> tuple[int, int, int]:
-        """Run these records, or some first ones. Returns what ``Runner.run_hooks`` returns.
-
-        It ends before a call that fails, where a call is full, and if records that cannot be read take too long.
-        """
-        self._waits = self._calls = 0
-        delivery, gathered = receipt.delivery, _Gathered(receipt)
-        if taken := self._take_all(receipt, indexes, gathered):
-            self._call(form, receipt, gathered)
-            return taken, 0, self._calls
-        keys, stamps, clocks, runner = delivery.keys, delivery.timestamps, self._clocks, self._runner
-        gathered, failures, place = _Gathered(receipt), runner.failures, 0
+    def _take_each(self, receipt: DeliveryReceipt, indexes: Sequence[int], gathered: _Gathered, most: int) -> int:
+        """Gather records one by one, until the call is full or must come first. Returns how many are done with."""
+        delivery, clocks, clock = receipt.delivery, self._clocks, self._setup.meter.clock
+        keys, stamps = delivery.keys, delivery.timestamps
         reads = clocks.bounded or self._setup.program.one_reading[delivery.stream] is not None
         for place, index in enumerate(indexes):
-            full = len(gathered.rows.keys) >= runner.call_time.rows
-            usual = not (reads or full) and (key := keys[index]) in gathered.contexts
-            if usual and (at := stamps[index]) >= clocks.watermark:
+            if len(gathered.rows.keys) >= most:
+                return place
+            if not reads and (key := keys[index]) in gathered.contexts and (at := stamps[index]) >= clocks.watermark:
                 gathered.rows.add(index, key, at, False)  # what ``_take`` does for most records, in fewer steps
                 gathered.done.append(index)
-            elif full or not self._take(receipt, index, gathered):
-                if not self._call(form, receipt, gathered) or runner.out_of_time():
-                    return place, self._waits, self._calls
-                gathered = _Gathered(receipt)
-                self._take(receipt, index, gathered)
-            if runner.failures > failures and runner.out_of_time():
-                break
-        self._call(form, receipt, gathered)
-        return place + 1, self._waits, self._calls
+            elif not self._take(receipt, index, gathered):
+                return place
+            elif reads and clock() > self._ends:
+                return place + 1
+        return len(indexes)
 
-    def _take_all(self, receipt: DeliveryReceipt, indexes: Sequence[int], gathered: _Gathered) -> int:
-        """Gather these records, as ``_take`` does one by one, in fewer steps.
+    def _take_all(self, receipt: DeliveryReceipt, indexes: Sequence[int], gathered: _Gathered, most: int) -> int:
+        """Gather these records, as ``_take_each`` does, in fewer steps.
 
         Returns:
-            How many are done with: all, or those before the first one that is too much for one call (``CallTime``).
+            How many are done with: those before the first one that is too much for the call, or is unusual. That one
+            cannot be read, or the row of its key must be read first: then the key is blocked.
 
-            0: none is gathered, because one of them is unusual. Its key is blocked, it is late, or it cannot be
-            read. Or the row of a key must be read first: then that key is blocked. Filters have run, and run again one
-            by one. Contexts that were opened stay in the batch, without effects.
+            0: none is gathered. The first one is unusual, or one of them may be late, or keys are blocked.
         """
         if self._blocked.keys or self._clocks.bounded or receipt.held < self._clocks.watermark:
             return 0
-        delivery, program, runner, rows = receipt.delivery, self._setup.program, self._runner, gathered.rows
-        keys, stamps, passed, read = key_list(delivery.keys), delivery.timestamps, indexes, None
+        delivery, runner, rows = receipt.delivery, self._runner, gathered.rows
+        keys, stamps, passed = key_list(delivery.keys), delivery.timestamps, indexes
         if (found := self._passed_columns(delivery, indexes)) is not None:
             passed, rows.table = found
-        elif (read_all := program.read_all.get(delivery.stream)) is not None:
-            try:
-                read = read_all([delivery.values[index] for index in indexes])
-            except HOOK_ERRORS:
-                return 0
-            passed = [index for index, value in zip(indexes, read, strict=True) if value is not DROPPED]
-            rows.values = read if len(passed) == len(read) else [value for value in read if value is not DROPPED]
-        if len(passed) > (most := runner.call_time.rows):
-            indexes = indexes[: bisect_left(indexes, passed[most])]
-            passed = passed[:most]
-            rows.keep(most)
-            runner.read_time.lower(len(indexes))
-        rows.keys = [keys[index] for index in passed]
+        elif (reading := self._setup.program.one_reading[delivery.stream]) is not None:
+            indexes, passed = self._read(reading, delivery, indexes, rows, most)
+        rows.keys = [keys[index] for index in passed[:most]]
         for key in dict.fromkeys(rows.keys):
             context = runner.batch.contexts.get(key) or runner.open(key)
             if context is None:
-                return 0
+                most = rows.keys.index(key)
+                break
             gathered.contexts[key] = context
+        if len(passed) > most:
+            indexes, passed = indexes[: bisect_left(indexes, passed[most])], passed[:most]
+            rows.keep(most)
         rows.indexes, rows.timestamps = list(passed), [stamps[index] for index in passed]
         rows.late = [False] * len(passed)
         self._take_done(receipt, indexes, gathered, len(passed) < len(indexes))
         return len(indexes)
 
+    def _read(
+        self, reading: Callable[[bytes], Any], delivery: Delivery, indexes: Sequence[int], rows: BatchRows, most: int
+    ) -> tuple[Sequence[int], list[int]]:
+        """Read records through filters and functions, into ``rows``, until as many have passed as the call may get.
+
+        Returns:
+            The indexes that are read: those before one that cannot be read, or those until the time of the call was
+            over. And the indexes of those that have passed.
+        """
+        clock, ends, encoded, values = self._setup.meter.clock, self._ends, delivery.values, rows.values
+        passed: list[int] = []
+        for place, index in enumerate(indexes):
+            try:
+                value = reading(encoded[index])
+            except HOOK_ERRORS:
+                return indexes[:place], passed
+            if value is not DROPPED:
+                passed.append(index)
+                values.append(value)
+            if len(passed) >= most or clock() > ends:
+                return indexes[: place + 1], passed
+        return indexes, passed
+
     def _passed_columns(self, delivery: Delivery, indexes: Sequence[int]) -> PassedColumns | None:
         """What the steps before the hook leave of records that are columns. None: their values must be read."""
         reading, records = self._setup.program.column_readings.get(delivery.stream), delivery.values
-        fields = None if reading is None else whole_fields(self._program.forms[delivery.stream].type)
-        if reading is None or not reading.steps or fields is None or not isinstance(records, RecordColumns):
+        if reading is None or not reading.steps or not isinstance(records, RecordColumns):
             return None
-        return passed_columns(reading, fields, records, indexes)
+        fields = whole_fields(self._program.forms[delivery.stream].type)
+        return None if isinstance(fields, str) else passed_columns(reading, fields, records, indexes)
 
     def _take_done(self, receipt: DeliveryReceipt, indexes: Sequence[int], gathered: _Gathered, dropped: bool) -> None:
         """These records are done with when the call is. A dropped one whose key has no other record is so at once."""
@@ -269,12 +286,11 @@ class BatchRunner:
         self._blocked.set_aside(key, receipt, index)
         self._waits += 1
 
-    def _call(self, form: RecordForm, receipt: DeliveryReceipt, gathered: _Gathered) -> bool:
-        """Call the hook for what is gathered. Returns whether it did not fail."""
+    def _call(self, form: RecordForm, receipt: DeliveryReceipt, gathered: _Gathered) -> int:
+        """Call the hook for what is gathered. Returns how many calls that are: none or one."""
         rows, contexts = gathered.rows, gathered.contexts
         if not rows.keys:
-            return True
-        self._calls += 1
+            return 0
         meter, scope, count = self._setup.meter, self._setup.scope, len(rows.keys)
         began, before = meter.clock(), scope.produced_bytes
         context: BatchContext[Any] = BatchContext(contexts, rows, self._aim_at(gathered), self._program.outputs, scope)
@@ -283,16 +299,18 @@ class BatchRunner:
             if result is not None:
                 refuse_result(f"{type(self._program.computation).__name__}.process_batch", result)
         except HOOK_ERRORS as error:
-            return self._failed(receipt, gathered, error)
+            self._failed(receipt, gathered, error)
+            return 1
         self._note_bytes(before, count)
         if count > 1:
             self._runner.call_time.ran(count, meter.clock() - began)
             if scope.produced_bytes > _OVERFULL * self._setup.settings.batch_bytes:
                 meter.records.oversized += 1
-                return self._failed(receipt, gathered, None)
+                self._failed(receipt, gathered, None)
+                return 1
         context._order()
         self._runner.batch.consumed_of(receipt).extend(gathered.done)
-        return True
+        return 1
 
     def _aim_at(self, gathered: _Gathered) -> Callable[[int], Context[Any]]:
         rows, contexts, holds = gathered.rows, gathered.contexts, self._holds.of_keys
@@ -308,8 +326,8 @@ class BatchRunner:
 
         return aim
 
-    def _failed(self, receipt: DeliveryReceipt, gathered: _Gathered, error: BaseException | None) -> bool:
-        """The hook raised, or it produced too much for one commit (``error`` is None). Returns False.
+    def _failed(self, receipt: DeliveryReceipt, gathered: _Gathered, error: BaseException | None) -> None:
+        """The hook raised, or it produced too much for one commit (``error`` is None).
 
         A record that was alone is judged. Several run again, by half as many in a call.
         """
@@ -319,4 +337,3 @@ class BatchRunner:
         elif error is not None:
             self._runner.batch.consumed_of(receipt).extend(done[:-1])
             self._outcomes.failed(gathered.rows.keys[0], RecordItem(receipt, done[-1]), error)
-        return False

@@ -173,9 +173,7 @@ class Runner:
         timed = state.meter.batch_time.seconds < inf
         seconds = (BatchComputation if batches is None else batches.computation).call_seconds if timed else inf
         self.call_time = CallTime(seconds)
-        """How many records the next call gets, by the hook's time."""
-        self.read_time = CallTime(seconds)
-        """How many records are read for the next call, by the time of filters, functions and hook."""
+        """How many records the next call gets, and how long they may be read for it."""
         self.trial = CallTrial()
         self._out_of_time_at = inf
         """When this step runs no more records by many. At least one call comes before."""
@@ -288,7 +286,7 @@ class Runner:
         """How many records of a delivery may run before the limits are checked again; at least one."""
         settings, batch = self._setup.settings, self.batch
         if receipt.delivery.stream in self.forms:
-            room = min(self._limit - batch.records, self.trial.rows or settings.batch_records, self.read_time.rows)
+            room = min(self._limit - batch.records, self.trial.rows or settings.batch_records)
         else:
             room = self.room(self._setup.meter.records)
         room = min(room, (settings.consumed_bytes - batch.consumed_bytes) // (receipt.average + 1))
