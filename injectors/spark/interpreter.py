@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
+import hashlib
 import os
 import shlex
 import shutil
+import stat
 import sys
 import tempfile
 import warnings
@@ -22,8 +23,6 @@ _COMMAND: Final = "millwheel-python"
 _VARIABLES: Final = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 """The interpreter of the session's processes, and that of the process that looks for data sources. Spark's JVM reads
 the second one when it starts."""
-_commands: Final[set[str]] = set()
-"""Commands of ``use_this_python`` in this process, by which the launcher runs this interpreter."""
 
 
 def ignore_pandas_warning() -> None:
@@ -42,7 +41,9 @@ def use_this_python() -> None:
     One of them looks for data sources when a program registers its first one. No later call can change how that one
     starts.
 
-    The command is a file on this machine. So do not call it for a session whose executors run elsewhere.
+    The command is a file on this machine, which this user's programs share. So executors elsewhere do not have it:
+    a session that is not local runs ``sys.executable`` on them, as if ``PYSPARK_PYTHON`` were that. Once a session has
+    started, the call does nothing.
 
     Example::
 
@@ -51,12 +52,11 @@ def use_this_python() -> None:
         start_python(spark)
         spark.dataSource.register(MillwheelDataSource)
     """
-    folder = Path(tempfile.mkdtemp(prefix="millwheel-spark-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    command = folder / _COMMAND
-    if _write_command(command):
-        _commands.add(str(command))
-    os.environ.update(dict.fromkeys(_VARIABLES, str(command) if str(command) in _commands else sys.executable))
+    if SparkContext._active_spark_context is not None:
+        return  # its JVM has the variables, and other ones would count as a setting against it
+    command = _shared_command()
+    there = command is not None and _write_command(command)
+    os.environ.update(dict.fromkeys(_VARIABLES, str(command) if there else sys.executable))
 
 
 def check_interpreter() -> None:
@@ -69,10 +69,15 @@ def check_interpreter() -> None:
     the command, so registration and ``start_python`` set the same one.
     """
     context = SparkContext._active_spark_context
-    if context is None or not (context.master or "").startswith("local"):
+    if context is None:
+        return
+    shared = context.pythonExec == str(_shared_command())
+    if not (context.master or "").startswith("local"):
+        if shared:
+            context.pythonExec = sys.executable
         return
     command = Path(context._temp_dir or os.devnull) / _COMMAND
-    if context.pythonExec in {str(command), *_commands}:
+    if shared or context.pythonExec == str(command):
         return
     if "PYSPARK_PYTHON" in os.environ and not _is_this(context.pythonExec):
         raise SinkError(
@@ -82,15 +87,39 @@ def check_interpreter() -> None:
     context.pythonExec = str(command) if _write_command(command) else sys.executable
 
 
+def _shared_command() -> Path | None:
+    """The command of this user for this interpreter, the same in each program. None: its folder is not the user's own.
+
+    It stays: children of a program, and sessions of others, may run it after the program has ended.
+    """
+    if os.name != "posix":
+        return None
+    folder = Path(tempfile.gettempdir(), f"millwheel-spark-{os.getuid()}")
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        return None  # anyone may have made it
+    return folder / f"{_COMMAND}-{hashlib.sha256(_script().encode()).hexdigest()[:16]}"
+
+
+def _script() -> str:
+    launcher = Path(__file__).with_name("launcher.py")
+    return f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(launcher))} "$@"\n'
+
+
 def _write_command(command: Path) -> bool:
     """Write the command that Spark runs: it takes one name, without arguments. Returns whether it can be run.
 
-    It is in a folder that is deleted at the end: the session's own one, or that of ``use_this_python``.
+    Others may run it meanwhile, so it is replaced as a whole.
     """
-    launcher = Path(__file__).with_name("launcher.py")
+    written = command.with_name(f"{command.name}.{os.getpid()}")
     try:
-        command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(launcher))} "$@"\n')
-        command.chmod(0o755)
+        written.write_text(_script())
+        written.chmod(0o755)
+        written.replace(command)
     except OSError:
         return False
     return os.name == "posix" and os.access(command, os.X_OK)

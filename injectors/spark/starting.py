@@ -126,8 +126,7 @@ def _start_planners(spark: SparkSession, batch_writes: bool, micro_batches: bool
 
     context = spark.sparkContext
     java: Any = context._jvm
-    # Spark makes variables of the settings of the thread's session, and this thread is new.
-    java.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
+    _be_active(spark)
     gateway: Any = context._gateway
     python = java.org.apache.spark.sql.execution.datasources.v2.python
     none = java.org.apache.spark.sql.util.CaseInsensitiveStringMap.empty()
@@ -161,9 +160,16 @@ def _start_tasks(spark: SparkSession) -> None:
     rows._jrdd.count()
 
 
+def _be_active(spark: SparkSession) -> None:
+    """Spark makes variables of the settings of the thread's session, and these threads are new."""
+    java: Any = spark.sparkContext._jvm
+    java.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
+
+
 def _start_lookup(spark: SparkSession) -> None:
     """Let Spark look for the data sources of packages, in a process. A registration waits until that is done."""
     java: Any = spark._jsparkSession
+    _be_active(spark)
     java.sessionState().dataSourceManager().dataSourceExists(_Starter.name())
 
 

@@ -23,6 +23,7 @@ from tests.patience import patience
 from tests.spark.faults import arm
 from tests.spark.jobs import DAY, options_for
 from tests.spark.server import TripServer
+from tests.spark.test_launcher import commands_of_a_program
 from tests.spark.test_stream import FAULTY, check
 
 pytestmark = [
@@ -143,6 +144,24 @@ def test_workers_run_by_this_interpreter_or_name_the_setting(
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     monkeypatch.setattr(context, "pythonExec", Path(sys.executable).name)
     check_interpreter()
+
+
+def test_executors_of_a_cluster_do_not_get_a_local_command(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command is a file of the driver's machine."""
+    context = spark.sparkContext
+    command = commands_of_a_program()[0]
+    monkeypatch.setenv("PYSPARK_PYTHON", command)
+    monkeypatch.setattr(context, "pythonExec", command)
+    check_interpreter()
+    assert context.pythonExec == command
+    monkeypatch.setattr(context, "master", "yarn")
+    check_interpreter()
+    assert context.pythonExec == sys.executable
+    monkeypatch.setattr(context, "pythonExec", "/opt/python")
+    check_interpreter()
+    assert context.pythonExec == "/opt/python"
 
 
 def test_only_the_warning_of_pandas_3_is_kept_quiet(recwarn: pytest.WarningsRecorder) -> None:

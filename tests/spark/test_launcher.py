@@ -10,7 +10,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from millwheel.injectors.spark import launcher, use_this_python
+from millwheel.injectors.spark import launcher
 from tests.patience import patience
 
 ARCHIVE = Path("python/lib/pyspark.zip")
@@ -78,15 +78,32 @@ def test_a_path_without_pyspark_stays(tmp_path: Path) -> None:
     assert launcher.without_archive(path) == path
 
 
+USING = """
+import os
+from millwheel.injectors.spark import use_this_python
+use_this_python()
+print(os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"])
+"""
+
+
+def commands_of_a_program() -> tuple[str, str]:
+    """What a program without a session has set. The program has ended."""
+    ran = subprocess.run(
+        [sys.executable, "-c", USING], capture_output=True, check=True, text=True, timeout=patience(30.0)
+    )
+    command, same = ran.stdout.split()
+    return command, same
+
+
 def test_the_process_that_looks_for_sources_is_launched(
     tmp_path: Path, program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark reads its command from a variable when the JVM starts: no later call can change it."""
     for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         monkeypatch.setenv(variable, "another")
-    use_this_python()
-    command = os.environ["PYSPARK_DRIVER_PYTHON"]
-    assert os.environ["PYSPARK_PYTHON"] == command
+    command, same = commands_of_a_program()
+    assert command == same
+    assert (command, same) == commands_of_a_program(), "a child of a program, or one that comes later, has the same"
     path = [installed(tmp_path / "site", "4.3"), tmp_path / "site"]
     assert run(program, "-m", "show", path=path, command=(command,)) == "installed 4.3 __main__ []"
     assert run(program, "-c", "import sys; print(sys.executable)", path=[], command=(command,)) == sys.executable

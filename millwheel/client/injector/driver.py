@@ -49,6 +49,8 @@ _TURNS_AFTER_TIMER: Final = 3
 
 A program's timer that rings at the same moment wakes a task in the first one. The task sends in the second one, and the
 intake passes the record on in the third one. Loops have timers of whole milliseconds, so such moments are usual."""
+_LATEST_TICK_SECONDS: Final = 0.002
+"""A loop whose turns are long ticks sooner: so long after the deadline at the latest, or at the next turn."""
 
 
 class SenderIdentity:
@@ -274,7 +276,9 @@ class InjectorDriver(ABC):
 
     def _tick(self, turns: int = _TURNS_AFTER_TIMER) -> None:
         """The core's deadline has come. What the program sends at this moment goes along."""
-        if turns:
+        if not self.is_open:
+            return
+        if turns and self._loop.time() < (self._timer_at or 0) / 1e6 + _LATEST_TICK_SECONDS:
             self._loop.call_soon(self._tick, turns - 1)
             return
         self._timer_at = None
