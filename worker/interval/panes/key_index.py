@@ -174,7 +174,7 @@ class KeyIndex:
         empty: Column,
         words: list[Column],
         lengths: Column,
-        content: tuple[bytes, Column],
+        content: tuple[Any, Column],
     ) -> Column:
         """One of the keys at each empty place gets a number. Returns what the places have then."""
         import numpy as np
