@@ -59,9 +59,11 @@ def packer_of(
     def packed(
         keys: Sequence[bytes], start: Timestamp, end: Timestamp, accumulators: Sequence[Any]
     ) -> PackedValues | None:
-        values = accumulators if result is same else list(map(result, accumulators))
         text = b"".join(keys)
-        if not (text.isascii() and exact(values)):
+        if not text.isascii():
+            return None
+        values = accumulators if result is same else list(map(result, accumulators))
+        if not exact(values):
             return None
         numbers = _numbers(values, value_type)
         if numbers is None:
@@ -103,8 +105,10 @@ def _packed(
     kinds = np.searchsorted(_EDGES, numbers, "right") if integers else np.zeros(len(numbers), np.int64)
     codes = lengths * _FORMS + kinds
     groups = np.flatnonzero(np.bincount(codes)).tolist()
+    if len(groups) > _MAX_GROUPS:
+        return None
     templates = {code: _Template(frame, code // _FORMS, *forms[code % _FORMS]) for code in groups}
-    if len(groups) > _MAX_GROUPS or max(one.size for one in templates.values()) > MAX_PACKED:
+    if max(one.size for one in templates.values()) > MAX_PACKED:
         return None
     swapped = numbers.astype(">i8" if integers else ">f8").view(np.uint8).reshape(len(numbers), 8)
     if len(groups) == 1:

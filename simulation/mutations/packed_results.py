@@ -7,6 +7,7 @@ from typing import Final
 from millwheel.rpc import packed_values
 from millwheel.rpc.packed_values import PackedValues
 from millwheel.windows import packed_results
+from millwheel.worker.interval.hooks.pane_firing import PaneFiring
 from millwheel.worker.interval.hooks.pane_results import ResultMaker
 from millwheel.worker.interval.panes import changes
 from millwheel.worker.interval.panes.table import WindowPanes
@@ -64,6 +65,54 @@ rewriting(
     "True",
     seeds=0,
     test=_INDEX + "rows_by_numbers_are_the_rows_of_the_keys",
+    why=_FEW,
+)
+
+rewriting(
+    "finished-panes-taken-for-known",
+    "G1",
+    "a key whose pane has its result has no row by its number",
+    WindowPanes.rows_of_numbers,
+    "rows < max(self.first, 0)",
+    "rows < 0",
+    seeds=0,
+    test=_INDEX + "rows_by_numbers_are_the_rows_of_the_keys",
+    why=_FEW,
+)
+
+rewriting(
+    "readers-make-rows",
+    "G1",
+    "a thread that asks for keys of a window stores nothing there",
+    WindowPanes.first_keys,
+    "first, rows = self.first, self._rows",
+    "first, self._rows = self.first, self.listed(); rows = self._rows",
+    seeds=0,
+    test=_INDEX + "a_reader_at_the_end_of_a_recovery_changes_nothing",
+    why=_FEW,
+)
+
+rewriting(
+    "rows-counted-before-they-are-made",
+    "G13",
+    "a window counts the memory of its rows by key if it has them",
+    WindowPanes.bytes,
+    "(0 if self._rows is None else _ROW_BYTES)",
+    "(0 if self.numbered else _ROW_BYTES)",
+    seeds=0,
+    test=_INDEX + "a_window_counts_no_rows_by_key_before_it_has_them",
+    why=_FEW,
+)
+
+rewriting(
+    "large-attempts-repeated",
+    "G8",
+    "where results were made together and one failed, so many are not tried together again",
+    PaneFiring,
+    "_AT_ONCE if done < failed else _MOST_AT_ONCE",
+    "_MOST_AT_ONCE",
+    seeds=0,
+    test=_CORE + "a_failing_result_repeats_others_a_few_times",
     why=_FEW,
 )
 

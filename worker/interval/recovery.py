@@ -161,8 +161,7 @@ def _fill_state(state: IntervalState, whole: _IntervalWhole, productions: Produc
     state.clocks.restore(whole.watermark, whole.wall, whole.key_bounds)
     state.output.rise(whole.output)
     state.journal.restore_counts(whole.counts.row)
-    for window in state.panes.windows.values():
-        window.find_first()
+    state.panes.find_first()
     ordered = sorted(productions.items(), key=lambda item: item[0][1])
     for sequence in sorted({sequence for sequence, _, _ in productions}):
         rows = [row for place, row in ordered if place[0] == sequence]

@@ -108,12 +108,12 @@ class IntervalSettings:
     """The number of records from which on a delivery begins panes by columns, where a computation may have them. 0: no
     delivery does."""
     columns_bytes: int = 256 << 20
-    """Approximate maximum of panes by columns, at 130 to 220 bytes each and the key's length. Further panes are states.
+    """Approximate maximum of panes by columns, at 110 to 220 bytes each and the key's length. Further panes are states.
     So are all that would exceed ``cache_bytes`` together with these. A base has all panes by columns, and is made in
     one step: so many take a third of a second, or three quarters if some panes have left their window."""
     packed_from: int = 128
-    """The number of results from which on those of a window are packed for logs. Fewer are quicker to encode one by
-    one than in NumPy."""
+    """The number of results from which on those of a window are packed, if logs or no consumers get them. Fewer are
+    quicker to encode one by one than in NumPy."""
     async_hooks: int = 256
     """Maximum asynchronous hooks that run at once."""
     any_timestamp: bool = field(default_factory=any_timestamp_default)

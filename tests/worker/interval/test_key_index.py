@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import tracemalloc
 from array import array
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -150,6 +153,70 @@ def test_a_window_of_few_panes_has_no_place_for_each_key() -> None:
 
 
 @pytest.mark.guarantee("G13")
+def test_a_window_counts_no_rows_by_key_before_it_has_them() -> None:
+    """Regression: its first results made it larger, so that the next window had no room by columns."""
+    table, keys = PaneTable(), [f"{number}".encode() for number in range(1_000)]
+    numbers = table.numbers_of(column(keys), range(1_000))
+    assert numbers is not None
+    window = table.changing(NAME, ["<i8"])
+    window.rows_of_numbers(numbers, table.index)
+    before = window.bytes
+    window.finish(window.first_keys(0, 10))
+    assert window.bytes == before
+    assert len(window.rows_of_numbers(np.sort(numbers)[10:], table.index)) == 990
+    assert window.bytes == before, "each pane still has its number"
+    assert len(window.rows) == 990
+    assert window.bytes == before + 60 * 1_000
+
+
+@pytest.mark.guarantee("G1")
+def test_a_reader_at_the_end_of_a_recovery_changes_nothing() -> None:
+    """A thread that counts keys stops at each of its steps, while the event loop's thread ends the recovery."""
+    steps = 0
+    while steps >= 0:
+        window = WindowPanes((0, 10, b""), ["<i8"])
+        window.rows_of([b"a", b"b"])
+        window.first = -1  # as an entry that was read leaves it
+        index = KeyIndex()
+
+        def goes_on(window: WindowPanes = window, index: KeyIndex = index) -> None:
+            window.find_first()
+            numbers = index.numbers_of(column([b"a", b"b", b"c"]), slice(None))
+            assert numbers is not None
+            window.rows_of_numbers(numbers, index)
+
+        ended = run_amid(lambda window=window: window.first_keys(0, 1), steps, goes_on)  # type: ignore[misc]
+        steps = -1 if ended else steps + 1
+        assert (window.count, window.listed()) == (3, {b"a": 0, b"b": 1, b"c": 2})
+
+
+def run_amid(reader: Callable[[], object], steps: int, other: Callable[[], None]) -> bool:
+    """Run ``other`` after so many steps of the interpreter in the reader. Returns whether the reader has ended before.
+
+    A compiled reader is one step.
+    """
+    left, former = steps, sys.gettrace()
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left -= 1
+            if left == -1:
+                other()
+        return trace
+
+    sys.settrace(trace)
+    try:
+        reader()
+    finally:
+        sys.settrace(former)
+    if left >= 0:
+        other()
+    return left >= 0
+
+
+@pytest.mark.guarantee("G13")
 def test_the_index_of_a_table_without_windows_is_empty() -> None:
     """A worker may have many intervals, and most of them be idle."""
     table = PaneTable()
@@ -191,6 +258,8 @@ steps = st.lists(
 @example([("column", [b"a", b"b"]), ("close", [b"a"]), ("column", [b"b", b"a"])])
 @example([("column", [b"a"]), ("close", [b"a"]), ("reopen", [b"a"]), ("column", [b"a"])])
 @example([("keys", [b"a"]), ("column", [b"a"])])
+@example([("column", [b"a", b"b"]), ("finish", [b"x"]), ("column", [b"b", b"a"])])
+@example([("column", [b"a", b"b"]), ("finish", [b"x"]), ("look", [b"a"]), ("reopen", [b"a"]), ("column", [b"a"])])
 @example([("keys", [b"a", b"b", b"c"]), ("close", [b"b"]), ("finish", [b"x"]), ("finish", [b"x"])])
 @example([("keys", [b"a", b"b", b"c"]), ("finish", [b"x"]), ("close", [b"c"]), ("keys", [b"d"]), ("finish", [b"x"])])
 def test_rows_by_numbers_are_the_rows_of_the_keys(given_steps: list[Any]) -> None:

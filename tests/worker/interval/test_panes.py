@@ -248,6 +248,18 @@ def test_a_takeover_looks_at_changed_windows_alone() -> None:
     assert table.bytes == sum(window.bytes for window in table.windows.values()) == driver.state.panes.bytes
 
 
+@pytest.mark.guarantee("G8", section="4.6")
+@pytest.mark.parametrize("broken", [["k4095"], ["k4000", "k2000", "k100"]])
+def test_a_failing_result_repeats_others_a_few_times(broken: list[str]) -> None:
+    """Regression: after each 256 results, all that were left were made again, and failed again."""
+    made = Results(*broken)
+    driver = driver_of(made, on_failure=RETRY)
+    driver.deliver(*((f"k{number}", "", 1) for number in range(4_096)))
+    driver.commit_all()
+    driver.watermark(10)
+    assert 4_096 < len(made.made) < 3 * 4_096
+
+
 @pytest.mark.guarantee("G10", section="6.1.3")
 def test_a_moved_pane_joins_no_weak_commit() -> None:
     """The open commit has sent what its records produced, and would forget which panes it moves."""

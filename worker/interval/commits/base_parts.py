@@ -58,7 +58,8 @@ def write_base(state: IntervalState, spilling: Spilling) -> WriteParts:
     blobs |= numbered(TIMERS_PART, near, state.settings.timer_part)
     blobs |= numbered(VOIDS_PART, state.timers.spilled.void_rows(), _MAX_SMALL_ROWS)
     # So few bytes are cut by the number of rows. To measure each of them would cost more than to encode it.
-    size = None if outbox.unacked.bytes <= PART_BYTES // 2 else _row_bytes
+    known = outbox.unacked.bytes + sum(sum(map(len, one.producers)) for one in outbox)
+    size = None if known <= PART_BYTES // 2 else _row_bytes
     blobs |= numbered(OUTBOX_PART, own_rows(outbox), MAX_OUTBOX_ROWS, size)
     blobs |= numbered(PANES_PART, list(whole_table(state.panes)), MAX_WINDOWS, change_bytes)
     inherited = inherited_rows(outbox)

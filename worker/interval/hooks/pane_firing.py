@@ -133,6 +133,7 @@ class PaneFiring:
         accumulators = windows.fold.accumulators(window.present(free, self._panes.fold))
         maker = ResultMaker(self._setup, windows, window)
         closed, done, most = list[bytes](), 0, _AT_ONCE
+        failed = 0  # a larger attempt up to here has failed: to try so many again would fail again (G8)
         while done < len(free):
             keys, part = free[done : done + most], accumulators[done : done + most]
             before, room = scope.produced_bytes, runner.budget() - scope.produced_bytes
@@ -141,9 +142,10 @@ class PaneFiring:
                 closed += keys
                 done += len(keys)
                 size = scope.produced_bytes - before
-                most = min(_MOST_AT_ONCE, max(_FEWEST_AT_ONCE, (room - size - 1) * len(keys) // max(1, size)))
+                most = max(_FEWEST_AT_ONCE, (room - size - 1) * len(keys) // max(1, size))
+                most = min(most, _AT_ONCE if done < failed else _MOST_AT_ONCE)
             elif len(keys) > _AT_ONCE:
-                most = _AT_ONCE
+                most, failed = _AT_ONCE, done + len(keys)
             else:
                 done += self._produce_each(window, maker, keys, part, closed)
                 if scope.produced_bytes >= runner.budget():

@@ -50,7 +50,7 @@ class ResultMaker:
     def _encoded(self, keys: Sequence[bytes], accumulators: Sequence[Any]) -> list[bytes] | PackedValues | None:
         """The encoded results, if they need not be made for that.
 
-        They are packed only for logs, which read none of them by itself.
+        They are packed for logs, which read none of them by itself, and where there is no consumer.
         """
         windows, of = self._windows, (keys, self._start, self._end, accumulators)
         if self._unread and windows.pack_columns is not None and len(keys) >= self._packed_from:

@@ -215,6 +215,9 @@ class Outbox:
     ) -> Iterator[ProductionBatch]:
         """The outbound batches of productions for one interval.
 
+        Bound (G13): parts of packed values share the buffer of their run, so each keeps all of it in memory. A run has
+        about ``batch_bytes`` at most. A flow is ACKed nearly in order, so it keeps about one run too much.
+
         Args:
             place: The consumer, the stream, the journal of the interval, and the sequence.
             positions: They rise.

@@ -147,13 +147,14 @@ class KeyIndex:
     def _find(self, words: list[Column], lengths: Column, content: tuple[Any, Column]) -> Column | None:
         import numpy as np
 
-        numbers = np.full(len(lengths), -1, np.int64)
+        numbers, raw = np.full(len(lengths), -1, np.int64), b""
         left, places = np.arange(len(lengths)), self._places_of(words, lengths)
         for _ in range(self._most_probes):
             found = self._places[places]
             empty = np.flatnonzero(found < 0)
             if len(empty):
-                found = self._add(found, places, left, empty, words, lengths, content)
+                raw = raw or content[0].tobytes()  # once, and only if there are new keys
+                found = self._add(found, places, left, empty, words, lengths, (raw, content[1]))
             # Keys of one length have as many words that are not zero.
             same = self._lengths[found] == lengths[left]
             for known, word in zip(self._words, words, strict=False):
@@ -186,8 +187,8 @@ class KeyIndex:
         self._lengths[begin:end] = lengths[chosen]
         for known, word in zip(self._words, words, strict=False):  # behind these, all words are zero as yet
             known[begin:end] = word[chosen]
-        padded, starts = content
-        raw, at = padded.tobytes(), starts[chosen]
+        raw, starts = content
+        at = starts[chosen]
         ends = at + lengths[chosen]
         self.keys += [raw[start:end] for start, end in zip(at.tolist(), ends.tolist(), strict=True)]
         return self._places[places]

@@ -40,11 +40,12 @@ __all__ = ["MAX_WINDOWS", "PaneTable", "WindowName", "WindowPanes", "named_form"
 MAX_WINDOWS: Final = 1_000
 """The most windows of a table. Each costs some NumPy calls for each batch with records of it. The panes of further
 windows are kept by hooks."""
-_PANE_BYTES: Final = 120
-"""Bytes counted for a pane besides its columns and its key's length: an entry of a dict and of a list, and the key's
-object."""
-_KEY_OBJECT_BYTES: Final = 50
-"""The part of the key's object. A window that finds its panes by an index shares the objects there."""
+_PLACE_BYTES: Final = 10
+"""Bytes counted for a pane besides its columns and its key: its place in a list."""
+_ROW_BYTES: Final = 60
+"""Bytes of its entry in a dict, with the number of its row."""
+_KEY_BYTES: Final = 50
+"""Bytes of its key's object besides the key's length. A window that finds its panes by an index shares it there."""
 
 _MAX_SPARE: Final = 1 << 14
 """The index may have so many keys that have no pane any more, some megabytes."""
@@ -92,11 +93,13 @@ class WindowPanes:
         self.added: list[tuple[Rows, Sequence[Column]]] = []
         """What the batch at hand adds to rows, in its order."""
         self.closing: dict[bytes, int] = {}
-        """The rows whose panes leave the table with the batch at hand, but for ``leaving``. They may come back."""
+        """The rows whose panes leave the table with the batch at hand, but for ``leaving``. Those that moved may come
+        back."""
         self.first = 0
         """If it is not negative, the panes that are here are those of the rows from it on, without an exception."""
         self.leaving = range(0)
-        """Rows in succession whose panes leave the table with the batch at hand. They never come back."""
+        """Rows in succession whose panes leave the table with the batch at hand. They never come back, also if
+        ``settled_row`` puts them into ``closing``: only panes that moved do (``HookBatch.moved``)."""
         self.reach: float | None = None
         """See ``known_reach``. None: it is not known."""
         self.passed = -1
@@ -104,9 +107,10 @@ class WindowPanes:
         self.counted = 0
         """Its part of the table's ``bytes``."""
         self.numbered: tuple[int, Rows, int] | None = None
-        """A generation of a key index, by number the row of that key, and how many rows it has. -1: it is not known.
+        """A generation of a key index, by number the row of that key, and how many of the panes that are here it has.
+        -1, or a row before ``first``: it is not known.
 
-        Invariant: a row that it has is the row of that key in ``rows``. So it is dropped when a row leaves."""
+        Invariant: any other row is that of the key in ``rows``. So it is dropped when a later row leaves."""
 
     @property
     def name(self) -> WindowName:
@@ -115,8 +119,12 @@ class WindowPanes:
 
     @property
     def rows(self) -> dict[bytes, int]:
-        """The rows of the panes that are here, by key. The first call makes it: a step for all panes."""
-        self._rows = self.listed()
+        """The rows of the panes that are here, by key. The first call makes it: a step for all panes.
+
+        Only the owner's thread may ask. Else a dict could be stored that is older than the window (G1).
+        """
+        if self._rows is None:
+            self._rows = self.listed()
         return self._rows
 
     def listed(self) -> dict[bytes, int]:
@@ -176,7 +184,7 @@ class WindowPanes:
         elif len(known) < len(index.keys):
             known = np.concatenate((known, np.full(max(len(index.keys), 2 * len(known)) - len(known), -1, np.int32)))
         rows = known[numbers]
-        unknown = rows < 0
+        unknown = rows < max(self.first, 0)
         if unknown.any():
             missing, all_keys = distinct(numbers[unknown], len(index.keys)), index.keys
             keys = [all_keys[number] for number in missing.tolist()]
@@ -242,10 +250,15 @@ class WindowPanes:
         return self.reach
 
     def first_keys(self, skipped: int, count: int) -> list[bytes]:
-        """So many keys with panes here, behind those that are skipped. They come in the order of rows, or nearly so."""
-        if self.first < 0 or skipped:
-            return list(islice(self.rows, skipped, skipped + count))
-        return self.keys[self.first : self.first + count]
+        """So many keys with panes here, behind those that are skipped. They come in the order of rows, or nearly so.
+
+        Any thread may ask. So it reads each attribute once, and stores nothing.
+        """
+        first, rows = self.first, self._rows
+        if first < 0 and rows is not None:
+            return list(islice(rows, skipped, skipped + count))
+        start = max(first, 0) + skipped
+        return self.keys[start : start + count]
 
     def _are_first(self, keys: Collection[bytes]) -> bool:
         """Whether these are the keys of the first rows with panes here, in their order."""
@@ -262,23 +275,28 @@ class WindowPanes:
         self.numbered = None
 
     def finish(self, keys: Sequence[bytes]) -> None:
-        """The panes of these keys leave the table, because their results are in the batch. That is never undone.
+        """The panes of these keys leave the table, because their results are in the batch. That is never undone:
+        ``reopen`` is called for keys of ``HookBatch.moved`` alone.
 
         Invariant: ``leaving`` has rows in succession. It grows where ``first`` is, and only here does ``first`` move.
         """
         if not self._are_first(keys):
             self.close(keys)
             return
+        before = self.count
         if self._rows is not None:
             deque(map(self._rows.pop, keys), maxlen=0)
+        if self.numbered is not None:
+            generation, known, count = self.numbered  # if it has each pane that is here, it goes on to have each
+            self.numbered = (generation, known, count - len(keys)) if count == before else None
         end = self.first + len(keys)
         self.leaving = range(self.leaving.start if self.leaving else self.first, end)
-        self.first, self.numbered = end, None
+        self.first = end
 
     def reopen(self, key: bytes) -> None:
-        """The pane stays: what the batch did for its key is undone."""
+        """The pane stays: what the batch did for its key is undone. ``close`` has made ``first`` unknown."""
         self.rows[key] = self.closing.pop(key)
-        self.first = -1
+        self.first, self.numbered = -1, None  # for other callers than ``undo_moves``, after ``finish``
 
     def closed_rows(self) -> Rows:
         """The rows whose panes leave the table with the batch at hand, in increasing order."""
@@ -294,7 +312,11 @@ class WindowPanes:
         return rows
 
     def settled_row(self, key: bytes) -> int | None:
-        """The row of the key's pane as of the last sealed commit. None: it had none."""
+        """The row of the key's pane as of the last sealed commit. None: it had none.
+
+        Only the owner's thread may ask: rows go from ``leaving`` into ``closing``, and ``rows`` is made. From then on
+        ``settled`` looks at each pane.
+        """
         if self.leaving:  # who asks for one key asks for others, too
             self.closing.update((self.keys[row], row) for row in self.leaving)
             self.leaving = range(0)
@@ -312,10 +334,11 @@ class WindowPanes:
     @property
     def bytes(self) -> int:
         """Approximate memory."""
-        panes, size = len(self.keys), self.key_bytes + sum(column.nbytes for column in self.columns)
+        size = self.key_bytes + sum(column.nbytes for column in self.columns)
+        each = _PLACE_BYTES + (0 if self._rows is None else _ROW_BYTES)
         if self.numbered is None:
-            return panes * _PANE_BYTES + size
-        return panes * (_PANE_BYTES - _KEY_OBJECT_BYTES) + size + self.numbered[1].nbytes
+            return len(self.keys) * (each + _KEY_BYTES) + size
+        return len(self.keys) * each + size + self.numbered[1].nbytes
 
 
 class PaneTable:
@@ -422,15 +445,25 @@ class PaneTable:
     def settle(self) -> None:
         """What has changed is sealed. Windows without panes leave the table."""
         for name, window in self.changed.items():
-            now = window.bytes if window.count else 0
-            self.bytes += now - window.counted
-            window.counted = now
+            self._count(window)
             if not window.count:
                 del self.windows[name]
         self.changed, self._sought = {}, False
         if not self.windows and self._index_bytes and self.index.keys:
             self.index.empty()
             self._count_index()
+
+    def _count(self, window: WindowPanes) -> None:
+        """Count its memory. A dict of its rows that a reader makes counts from the next change on."""
+        now = window.bytes if window.count else 0
+        self.bytes += now - window.counted
+        window.counted = now
+
+    def find_first(self) -> None:
+        """Find where the rows of each window begin, after they were read from a journal."""
+        for window in self.windows.values():
+            window.find_first()
+            self._count(window)
 
     def take_in(self, others: Sequence[PaneTable], keys: KeyInterval) -> None:
         """Add the panes of parents' tables for these keys. No key has a pane in two of them.
