@@ -13,10 +13,11 @@ from millwheel.client.injector.ids import partition_scope
 from millwheel.client.injector.small_tables import SmallTable, SmallTables
 from millwheel.client.injector.table_buffer import TableBuffer
 from millwheel.model.incarnation import IncarnationId
+from millwheel.rpc.column_keys import KeySource
 from millwheel.rpc.columns import RecordColumns
 
 SCOPE, OTHER = partition_scope("s", "p", "0"), partition_scope("s", "p", "1")
-KEYS: Final[Mapping[IncarnationId, str]] = {IncarnationId("c"): "key", IncarnationId("log"): ""}
+KEYS: Final[Mapping[IncarnationId, KeySource]] = {IncarnationId("c"): "key", IncarnationId("log"): b""}
 
 
 SMALL = SmallTables()
