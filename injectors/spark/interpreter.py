@@ -55,7 +55,7 @@ def use_this_python() -> None:
     if SparkContext._active_spark_context is not None:
         return  # its JVM has the variables, and other ones would count as a setting against it
     command = _shared_command()
-    there = command is not None and _write_command(command)
+    there = _is_own(command.parent) and _write_command(command)
     os.environ.update(dict.fromkeys(_VARIABLES, str(command) if there else sys.executable))
 
 
@@ -87,22 +87,25 @@ def check_interpreter() -> None:
     context.pythonExec = str(command) if _write_command(command) else sys.executable
 
 
-def _shared_command() -> Path | None:
-    """The command of this user for this interpreter, the same in each program. None: its folder is not the user's own.
+def _shared_command() -> Path:
+    """The command of this user for this interpreter, the same in each program.
 
     It stays: children of a program, and sessions of others, may run it after the program has ended.
     """
-    if os.name != "posix":
-        return None
-    folder = Path(tempfile.gettempdir(), f"millwheel-spark-{os.getuid()}")
+    user = os.getuid() if os.name == "posix" else "none"
+    name = f"{_COMMAND}-{hashlib.sha256(_script().encode()).hexdigest()[:16]}"
+    return Path(tempfile.gettempdir(), f"millwheel-spark-{user}", name)
+
+
+def _is_own(folder: Path) -> bool:
+    """Make a folder. Returns whether it is this user's own, and no other may write to it."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
     except OSError:
-        return None
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        return None  # anyone may have made it
-    return folder / f"{_COMMAND}-{hashlib.sha256(_script().encode()).hexdigest()[:16]}"
+        return False
+    mine = os.name == "posix" and found.st_uid == os.getuid()
+    return mine and stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o022
 
 
 def _script() -> str:

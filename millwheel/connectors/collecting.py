@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from millwheel.connectors.batches import Collected, EncodedTable
 from millwheel.rpc.column_keys import text_types
-from millwheel.rpc.columns import RecordColumns
+from millwheel.rpc.columns import RecordColumns, schema_bytes
 
 __all__ = ["RECORD_BYTES", "ShardRecords", "ShardTable", "ShardValues"]
 
@@ -98,7 +98,7 @@ class ShardTable(ShardRecords):
 
         Invariant (G13): schemas take at most a quarter of a batch, beside those of its first and of its last table.
         """
-        size = int(self._records.batch.schema.serialize().size)
+        size = schema_bytes(self._records.batch.schema)
         return self.size(0, len(self)) >= _SCHEMAS * size and not self._records.why_unreadable
 
     def values(self) -> list[bytes]:

@@ -15,7 +15,7 @@ import msgspec
 from millwheel.model.time import Timestamp
 from millwheel.rpc.column_keys import integers_of
 from millwheel.rpc.columns import SCHEMA_BYTES, exact, has_columns, plain_types, schema_bytes
-from millwheel.sdk.column_fields import encoded_fields
+from millwheel.sdk.column_fields import COLUMN_TYPES, encoded_fields
 from millwheel.sdk.exact_types import behind, unless_none
 
 __all__ = [
@@ -71,7 +71,7 @@ def plain_fields(record_type: Any) -> list[PlainField] | str:
     for one in fields:
         present = unless_none(one.type)
         kind = behind(one.type if present is None else present)
-        if kind not in (bool, int, float, str, bytes):
+        if kind not in COLUMN_TYPES:
             return f"the field {one.name!r} of its records is no plain text, number or truth value"
         found.append(PlainField(one.encode_name, one.name, kind, present is not None, one.default))
     if has_columns() and (size := schema_bytes(_schema_of(found))) > SCHEMA_BYTES:

@@ -15,9 +15,9 @@ import msgspec
 from millwheel.sdk.exact_types import behind, is_plain_struct, unless_none
 from millwheel.sdk.typeinfo import cached_by_type, type_name
 
-__all__ = ["ColumnFields", "column_fields", "encoded_fields", "has_plain_default"]
+__all__ = ["COLUMN_TYPES", "ColumnFields", "column_fields", "encoded_fields", "has_plain_default"]
 
-_IN_COLUMNS: Final = (bool, int, float, str, bytes)
+COLUMN_TYPES: Final = (bool, int, float, str, bytes)
 """The types of the values of columns."""
 _EMPTY: Final = (list, dict, set, bytearray)
 """Functions that make a default, and are no user's code."""
@@ -53,7 +53,7 @@ class ColumnFields:
         wanted = list(wanted)
         needed = [(name, self._types[name]) for name in self._needed]
         for name, kind in [*needed, *wanted]:
-            if kind not in _IN_COLUMNS:
+            if kind not in COLUMN_TYPES:
                 return f"the field {name!r} of its records is no plain text, number or truth value"
         for field, kind in wanted:
             found = self._types.get(self._names.get(field, ""))

@@ -13,14 +13,13 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from millwheel.sdk.column_fields import column_fields, has_plain_default
+from millwheel.sdk.column_fields import COLUMN_TYPES, column_fields, has_plain_default
 from millwheel.sdk.exact_types import behind, unless_none
 from millwheel.sdk.expressions import Expression
 from millwheel.sdk.selections import Selection
 
 __all__ = ["never_raise"]
 
-_PLAIN: Final = (bool, int, float, str, bytes)
 _NUMBERS: Final = (bool, int, float)
 _WIRE_BITS: Final = 64
 """An integer of an encoded value has no more bits."""
@@ -66,7 +65,7 @@ def _fields_of(record_type: Any) -> dict[str, _Result] | None:
     for field in msgspec.structs.fields(record_type):
         present = unless_none(field.type)
         kind = behind(present or field.type)
-        if kind in _PLAIN:
+        if kind in COLUMN_TYPES:
             found[field.name] = _Result(kind, present is not None)
     return found
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from functools import partial
 
+import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
 from millwheel.authority.catalog_members import CatalogMembers
 from millwheel.authority.service import WatermarkServicer
 from millwheel.authority.shard import AuthorityShard, ShardSettings
-from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
+from millwheel.rpc.errors import from_rpc_error
+from millwheel.rpc.failures import FailureCode
+from millwheel.rpc.v1 import watermark_pb2 as pb
+from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceStub, add_WatermarkServiceServicer_to_server
 from millwheel.store.memory import MemoryStore
 from tests.authority.shard import JOURNAL
 from tests.coordination.memory import MemoryCoordinator
@@ -47,6 +51,19 @@ class Served:
         """End the newest process."""
         await self.servers.pop().stop()
         await self.open_shards.pop().close()
+
+    async def check_refused(self, request: pb.ReportRequest, where: str, why: str) -> None:
+        """Report once. Check that the request is refused for one field."""
+        async with grpc.aio.insecure_channel(self.address) as channel:
+            call = WatermarkServiceStub(channel).Report()  # type: ignore[call-arg]
+            await call.write(request)
+            assert await call.read() == pb.ReportResponse(reads_columns=True)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call.read()
+        error = from_rpc_error(caught.value)
+        assert error.code is FailureCode.INVALID_ARGUMENT
+        assert [problem.where for problem in error.problems] == [where]
+        assert why in error.problems[0].message
 
     async def where(self) -> str:
         """The newest process's address."""

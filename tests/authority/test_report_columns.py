@@ -122,16 +122,8 @@ async def test_malformed_columns_are_refused_as_a_whole(
     await served.open_shard.accept(GROUP, ALL_KEYS, 1)
     wrong = columns_to_wire(GROUP, [said(keys, sequencer, 10) for sequencer, keys in enumerate(THREE, start=1)])
     change(wrong)
-    async with grpc.aio.insecure_channel(served.address) as channel:
-        call = WatermarkServiceStub(channel).Report()  # type: ignore[call-arg]
-        await call.write(pb.ReportRequest(columns=[columns_to_wire(GROUP, [said(ALL_KEYS, 1, 70)]), wrong]))
-        assert await call.read() == pb.ReportResponse(reads_columns=True)
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await call.read()
-    error = from_rpc_error(caught.value)
-    assert error.code is FailureCode.INVALID_ARGUMENT
-    assert [problem.where for problem in error.problems] == [f"columns[1].{where}"]
-    assert why in error.problems[0].message
+    request = pb.ReportRequest(columns=[columns_to_wire(GROUP, [said(ALL_KEYS, 1, 70)]), wrong])
+    await served.check_refused(request, f"columns[1].{where}", why)
     answer = served.open_shard.explain(GROUP, 1)
     assert answer is not None
     assert answer.rows[0].watermark == MIN_TIMESTAMP

@@ -367,16 +367,7 @@ def keyed(**fields: object) -> pb.IntervalWatermark:
 async def test_a_malformed_report_is_refused_with_the_field_named(
     served: Served, message: pb.IntervalWatermark, where: str, why: str
 ) -> None:
-    async with grpc.aio.insecure_channel(served.address) as channel:
-        call = WatermarkServiceStub(channel).Report()  # type: ignore[call-arg]
-        await call.write(pb.ReportRequest(intervals=[keyed(), message]))
-        assert await call.read() == pb.ReportResponse(reads_columns=True)
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await call.read()
-    error = from_rpc_error(caught.value)
-    assert error.code is FailureCode.INVALID_ARGUMENT
-    assert [problem.where for problem in error.problems] == [f"intervals[1].{where}"]
-    assert why in error.problems[0].message
+    await served.check_refused(pb.ReportRequest(intervals=[keyed(), message]), f"intervals[1].{where}", why)
 
 
 async def test_malformed_requests_are_refused_with_the_field_named(served: Served) -> None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from millwheel.client.injector import Injector
-from millwheel.connectors import batches
 from millwheel.server.dev_server import DevServer, DevSettings, running
 from tests.injectors import lake_shop
-from tests.injectors.by_columns import sent_by_columns
+from tests.injectors.by_columns import sent_by_columns, stored_as_values
 from tests.injectors.test_with_server import everything
 from tests.patience import until
 from tests.submitting import submit_copy
@@ -37,14 +35,7 @@ def rows_in(folder: Path, name: str) -> list[int]:
 @pytest.mark.guarantee("G1", section="4.3")
 async def test_a_table_goes_to_files_by_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLWHEEL_TEST_LAKE", str(tmp_path / "lake"))
-    sent, made = sent_by_columns(monkeypatch), list[int]()
-    of = batches.EncodedBatch.parts
-
-    def parts(self: Any, codec: Any) -> Any:
-        made.append(len(self.values))
-        return of(self, codec)
-
-    monkeypatch.setattr(batches.EncodedBatch, "parts", parts)
+    sent, made = sent_by_columns(monkeypatch), stored_as_values(monkeypatch)
     async with running(DevSettings(db=tmp_path / "db", port=0, intervals=3)) as server:
         assert isinstance(server, DevServer)
         await submit_copy(server.address, lake_shop.__file__, "lake", tmp_path)

@@ -23,7 +23,7 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.model.limits import MAX_KEY_BYTES, MAX_VALUE_BYTES
 from millwheel.model.wording import named
 from millwheel.rpc.column_keys import KeySource, longest_in
-from millwheel.rpc.columns import SCHEMA_BYTES, RecordColumns, names_bytes, plain_types
+from millwheel.rpc.columns import SCHEMA_BYTES, RecordColumns, names_bytes, plain_types, schema_bytes
 from millwheel.rpc.v1 import topology_pb2 as specs
 
 __all__ = ["IN_MSGPACK", "TableCounts", "TableForms"]
@@ -238,7 +238,7 @@ def _undeclared(schema: Any, declared: Sequence[specs.RecordSchema]) -> list[str
 
 def _misfit_of(schema: Any, declared: Sequence[specs.RecordSchema]) -> _ByRows | None:
     """Why columns do not have the fields of any declared type, or a receiver would refuse their schema."""
-    if schema.serialize().size > SCHEMA_BYTES:
+    if schema_bytes(schema) > SCHEMA_BYTES:
         return _ByRows("the names and types of its columns are longer than a delivery may have")
     reasons = [_misfit_with(schema, one) for one in declared]
     return None if not reasons or None in reasons else reasons[0]

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from millwheel.connectors import batches
 from millwheel.server.dev_server import DevServer, DevSettings, running
 from tests.connectors.files import lake_of_files
 from tests.connectors.files.parquet import write
-from tests.injectors.by_columns import sent_by_columns
+from tests.injectors.by_columns import sent_by_columns, stored_as_values
 from tests.injectors.test_table_sinks import rows_in
 from tests.injectors.test_with_server import everything
 from tests.patience import until
@@ -30,14 +28,7 @@ async def test_files_go_to_files_by_columns(tmp_path: Path, monkeypatch: pytest.
     numbers = pa.array(range(COUNT), pa.int64())
     customers = [f"user-{number % 7}" for number in range(COUNT)]
     write(tmp_path / "in" / "orders.parquet", {"customer": customers, "number": numbers, "at": times})
-    sent, made = sent_by_columns(monkeypatch), list[int]()
-    of = batches.EncodedBatch.parts
-
-    def parts(self: Any, codec: Any) -> Any:
-        made.append(len(self.values))
-        return of(self, codec)
-
-    monkeypatch.setattr(batches.EncodedBatch, "parts", parts)
+    sent, made = sent_by_columns(monkeypatch), stored_as_values(monkeypatch)
     async with running(DevSettings(db=tmp_path / "db", port=0, intervals=3)) as server:
         assert isinstance(server, DevServer)
         await submit_copy(server.address, lake_of_files.__file__, "lake", tmp_path)
