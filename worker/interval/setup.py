@@ -13,7 +13,6 @@ from millwheel.model.limits import MAX_ENTRY_BYTES
 from millwheel.model.units import any_timestamp_default
 from millwheel.rpc.columns import has_columns
 from millwheel.sdk.compiled import CompiledComputation
-from millwheel.sdk.errors import UsageError
 from millwheel.sdk.scope import OutputBinding, Scope
 from millwheel.worker.interval.hook_meter import HookMeter
 from millwheel.worker.messages import Parent
@@ -27,22 +26,12 @@ _MANY_RECORDS: Final = 16
 
 
 def columns_from(wanted: bool) -> int:
-    """``IntervalSettings.columns_from`` of a worker, which wants windows by columns or not.
-
-    Raises:
-        UsageError: NumPy is missing, or cannot be loaded here.
-    """
+    """``IntervalSettings.columns_from`` of a worker, which wants windows by columns or not."""
     if not wanted:
         return 0
-    try:
-        # At the start: both take some tenths of a second, in which the worker would do nothing else.
-        import_module("numpy")
-        has_columns()  # tables come in columns of pyarrow, if it is there
-    except Exception as error:  # also what a wheel for another processor raises
-        raise UsageError(
-            f"windows by columns need NumPy, and it cannot be loaded ({error}): install openmillwheel[columns] at each "
-            "worker"
-        ) from error
+    # At the start: both take some tenths of a second, in which the worker would do nothing else.
+    import_module("numpy")
+    has_columns()  # tables come in columns of pyarrow, if it is there
     return _MANY_RECORDS
 
 
