@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,7 +16,7 @@ from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.store.contract import CorruptValueError
 from millwheel.windows.result import Row
-from millwheel.worker.interval import IntervalSettings, columns_from
+from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval.entry import PANES_FORMAT, decode_entry
 from millwheel.worker.interval.panes.changes import PaneChange, apply_changes, seal_changes
 from millwheel.worker.interval.panes.table import PaneTable, named_form
@@ -182,15 +180,6 @@ def test_windows_in_two_forms_stay_apart_in_a_merge() -> None:
         tables[1].form: [b"b"],
     }
     assert merged.others() == [merged.windows[0, 10, tables[1].form]]
-
-
-def test_a_numpy_that_does_not_load_ends_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wheel for another processor is found, and raises."""
-    (tmp_path / "numpy.py").write_text("raise RuntimeError('NumPy was built for another processor')")
-    monkeypatch.delitem(sys.modules, "numpy")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(mw.UsageError, match=r"another processor.*install openmillwheel\[columns\]"):
-        columns_from(True)
 
 
 @pytest.mark.parametrize("form", ["variance float", [["v", "variance float"], ["n", "count"]]])
