@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -62,3 +63,12 @@ async def test_a_development_server_keeps_windows_by_columns(tmp_path: Path) -> 
             await injector.flush()
         cores: list[Any] = [one.built.core for one in server.worker.hosts.hosted.values()]
         assert sum(len(core.state.panes) for core in cores if hasattr(core.state, "panes")) == len(TEXTS)
+
+
+async def test_a_worker_whose_numpy_does_not_load_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a wheel for another processor."""
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    with pytest.raises(mw.UsageError, match=r"cannot be loaded .*worker\.columns = false"):
+        await run_daemon(WORKER, configured(tmp_path, True), asyncio.Event(), open_with=backends)

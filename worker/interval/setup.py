@@ -13,6 +13,7 @@ from millwheel.model.limits import MAX_ENTRY_BYTES
 from millwheel.model.units import any_timestamp_default
 from millwheel.rpc.columns import has_columns
 from millwheel.sdk.compiled import CompiledComputation
+from millwheel.sdk.errors import UsageError
 from millwheel.sdk.scope import OutputBinding, Scope
 from millwheel.worker.interval.hook_meter import HookMeter
 from millwheel.worker.messages import Parent
@@ -26,12 +27,22 @@ _MANY_RECORDS: Final = 16
 
 
 def columns_from(wanted: bool) -> int:
-    """``IntervalSettings.columns_from`` of a worker, which wants windows by columns or not."""
+    """``IntervalSettings.columns_from`` of a worker, which wants windows by columns or not.
+
+    Raises:
+        UsageError: NumPy cannot be loaded here.
+    """
     if not wanted:
         return 0
-    # At the start: both take some tenths of a second, in which the worker would do nothing else.
-    import_module("numpy")
-    has_columns()  # tables come in columns of pyarrow, if it is there
+    try:
+        # At the start: both take some tenths of a second, in which the worker would do nothing else.
+        import_module("numpy")
+        has_columns()  # tables come in columns of pyarrow, if it is there
+    except Exception as error:  # also what a wheel for another processor raises
+        raise UsageError(
+            f"windows by columns need NumPy, and it cannot be loaded ({error}): install a NumPy that fits this "
+            "machine, or turn them off by worker.columns = false (start-dev: --no-columns)"
+        ) from error
     return _MANY_RECORDS
 
 

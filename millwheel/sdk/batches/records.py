@@ -121,7 +121,7 @@ class RecordBatch(Generic[In_co]):
             name: The field. None: the values themselves, such as those of a stream of ``float``.
 
         Raises:
-            UsageError: The records have no such field, it does not fit into an array.
+            UsageError: The records have no such field, or it does not fit into an array.
             ValueDecodeError: A value does not decode as the stream's type.
         """
         what = "batch.column()" if name is None else f"batch.column({name!r})"
