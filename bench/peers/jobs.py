@@ -169,12 +169,14 @@ class Flink:
         program: The file that it runs.
         more: Settings in place of those here.
         kafka: Whether the program needs the connector to Kafka.
+        mode: Where functions of Python run: in a ``process`` of their own, or in a ``thread`` of the JVM.
     """
 
     name: str
     program: Path
     more: Mapping[str, str]
     kafka: bool = True
+    mode: str = "process"
     guarantee: str = "exactly once"
 
     def install(self) -> None:
@@ -197,7 +199,7 @@ class Flink:
             "state.backend.type": "hashmap",
             # Its documentation advises it for programs that change no object which they gave away.
             "pipeline.object-reuse": "true",
-            "python.execution-mode": "process",
+            "python.execution-mode": self.mode,
             "python.executable": str(FLINK.python),
             "python.client.executable": str(FLINK.python),
             **({"pipeline.jars": connector_jar().as_uri()} if self.kafka else {}),

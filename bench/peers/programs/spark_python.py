@@ -1,0 +1,108 @@
+"""The count in Spark's Structured Streaming, by a stateful processor in Python. The JVM reads and writes the JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import Row, SparkSession
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+
+__all__ = ["CountWindows", "main"]
+
+_WINDOW = "CAST(floor(unix_millis(timestamp) / {window_ms}) * {window_ms} AS BIGINT) AS start"
+_RESULT = "to_json(named_struct('key', `key`, 'start', start, 'count', `count`)) AS value"
+
+
+class CountWindows(StatefulProcessor):  # type: ignore[misc]  # the library has no types here
+    """Counts the records of a key by windows. Its state is the open windows and their counts.
+
+    Each call of the state goes to the JVM and back. So one state has all windows of a key, and one timer is for the
+    first of them.
+    """
+
+    def __init__(self, window_ms: int) -> None:
+        """
+        Args:
+            window_ms: The size of the windows.
+        """
+        self._window_ms = window_ms
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Declare the state."""
+        self._handle = handle
+        self._counts = handle.getValueState("counts", "starts array<bigint>, counts array<bigint>")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        """Count the records of a batch. Those of windows that are complete are late."""
+        counts = self._open_windows()
+        watermark = timerValues.getCurrentWatermarkInMs()
+        for row in rows:
+            if row.start + self._window_ms > watermark:
+                counts[row.start] = counts.get(row.start, 0) + 1
+        self._keep(counts)
+        return iter(())
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        """Give the results of the windows that are complete."""
+        counts = self._open_windows()
+        watermark = timerValues.getCurrentWatermarkInMs()
+        complete = sorted(start for start in counts if start + self._window_ms <= watermark)
+        results = [Row(key=key[0], start=start, count=counts.pop(start)) for start in complete]
+        self._keep(counts)
+        return iter(results)
+
+    def _open_windows(self) -> dict[int, int]:
+        found = self._counts.get()
+        return dict(zip(*found, strict=True)) if found else {}
+
+    def _keep(self, counts: dict[int, int]) -> None:
+        """Set the state, and a timer for the end of its first window. A timer that is there stays as it is."""
+        if counts:
+            # A map would be simpler, but the state takes none whose keys are numbers.
+            self._counts.update((list(counts), list(counts.values())))
+            self._handle.registerTimer(min(counts) + self._window_ms)
+        else:
+            self._counts.clear()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def main(job: dict[str, Any]) -> None:
+    """Run the job until the process is stopped."""
+    builder, settings = SparkSession.builder, job["settings"]
+    for name in (name for name in settings if name.startswith("spark.")):
+        builder = builder.config(name, settings[name])
+    spark = builder.getOrCreate()
+    (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", job["broker"])
+        .option("subscribe", job["source"])
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", settings["maxOffsetsPerTrigger"])
+        .load()
+        .withWatermark("timestamp", f"{job['out_of_order_ms']} milliseconds")
+        .selectExpr("from_json(CAST(value AS STRING), 'key STRING').key AS key", _WINDOW.format(**job))
+        .groupBy("key")
+        .transformWithState(
+            statefulProcessor=CountWindows(job["window_ms"]),
+            outputStructType="key STRING, start BIGINT, count BIGINT",
+            outputMode="Append",
+            timeMode="EventTime",
+        )
+        .selectExpr("key", _RESULT)
+        .writeStream.format("kafka")
+        .outputMode("append")
+        .option("kafka.bootstrap.servers", job["broker"])
+        .option("topic", job["target"])
+        .option("checkpointLocation", f"{job['place']}/checkpoints")
+        .start()
+        .awaitTermination()
+    )
+
+
+if __name__ == "__main__":
+    main(json.loads(os.environ["PEER_JOB"]))
