@@ -56,6 +56,11 @@ class PeerEnvironment:
         """Its interpreter."""
         return PEERS / self.name / "bin" / "python"
 
+    @property
+    def packages(self) -> Path:
+        """The folder of its packages."""
+        return next((PEERS / self.name / "lib").glob("python3.*/site-packages"))
+
     def install(self) -> None:
         """Make it unless it is there. InstallError says why it cannot be made."""
         asked, wanted = PEERS / self.name / _ASKED, "\n".join(self.requirements)

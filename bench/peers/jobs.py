@@ -219,6 +219,9 @@ class Flink:
         resumed = {"execution.state-recovery.path": done[-1].parent.as_uri()} if done else {}
         given = msgspec.structs.replace(job, settings={**self.settings(job), **resumed})
         more = {"JVM_ARGS": "-Xmx2g", "FLINK_LOG_DIR": str(place)}
+        if self.mode == "thread":
+            # The interpreter within the JVM does not find the packages of its virtual environment by itself.
+            more["PYTHONPATH"] = str(FLINK.packages)
         command = [str(FLINK.python), str(self.program)]
         return ChildProcess(command, place / "flink.log", program_environment(given, more))
 
