@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark")
+pytest.importorskip("pandas")
 
-from pyspark.sql import Row
+import pandas as pd
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 
 from bench.peers.programs.spark_python import CountWindows
@@ -47,17 +48,17 @@ class OneKey:
         self._counting = CountWindows(WINDOW_MS)
         self._counting.init(self.handle)
 
-    def add(self, starts: Iterable[int], watermark: int) -> None:
+    def add(self, starts: list[int], watermark: int) -> None:
         """A batch has records of these windows."""
-        rows = (Row(key="a", start=start) for start in starts)
-        assert list(self._counting.handleInputRows(("a",), rows, TimerValues(0, watermark))) == []
+        frames = iter([pd.DataFrame({"key": "a", "start": starts})])
+        assert list(self._counting.handleInputRows(("a",), frames, TimerValues(0, watermark))) == []
 
-    def expire(self, watermark: int) -> list[tuple[str, int, int]]:
+    def expire(self, watermark: int) -> list[tuple[Any, ...]]:
         """All timers up to the watermark come. What has results."""
         results = []
         for at in sorted(one for one in self.handle.timers if one <= watermark):
             found = self._counting.handleExpiredTimer(("a",), TimerValues(0, watermark), ExpiredTimerInfo(at))
-            results += [(row.key, row.start, row["count"]) for row in found]
+            results += [tuple(row) for frame in found for row in frame.itertuples(index=False)]
             self.handle.timers.discard(at)
         return results
 
@@ -96,3 +97,19 @@ def test_a_window_before_the_first_one_has_a_timer() -> None:
     assert key.handle.timers == {20, 30}
     assert key.expire(20) == [("a", 10, 1)]
     assert key.expire(30) == [("a", 20, 1)]
+
+
+def test_a_timer_whose_windows_have_results_changes_nothing() -> None:
+    key = OneKey()
+    key.add([20], watermark=5)
+    key.add([10, 30], watermark=5)
+    assert key.expire(30) == [("a", 10, 1), ("a", 20, 1)]
+    assert key.handle.timers == {40}
+    assert key.expire(40) == [("a", 30, 1)]
+
+
+def test_late_records_alone_leave_no_state() -> None:
+    key = OneKey()
+    key.add([0], watermark=10)
+    assert key.handle.value is None
+    assert not key.handle.timers

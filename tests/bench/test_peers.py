@@ -242,7 +242,7 @@ def test_settings_of_the_command_come_before_those_here(monkeypatch: pytest.Monk
 
 
 def test_states_of_python_are_in_rocksdb(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.peers.jvm.spark_jars", lambda: [])
+    monkeypatch.setattr("bench.peers.jvm.spark_jars", list)
     settings = settings_by_name(job_at("/place"), "spark")
     provider = "spark.sql.streaming.stateStore.providerClass"
     assert settings["spark-python"][provider].endswith("RocksDBStateStoreProvider")
