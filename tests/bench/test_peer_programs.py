@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -10,7 +10,7 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pandas")
 
 import pandas as pd
-from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
+from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessorHandle, TimerValues
 
 from bench.peers.programs.spark_python import CountWindows
 
@@ -46,7 +46,7 @@ class OneKey:
     def __init__(self) -> None:
         self.handle = ProcessorHandle()
         self._counting = CountWindows(WINDOW_MS)
-        self._counting.init(self.handle)
+        self._counting.init(cast(StatefulProcessorHandle, self.handle))
 
     def add(self, starts: list[int], watermark: int) -> None:
         """A batch has records of these windows."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 __all__ = ["CountWindows", "main"]
 
@@ -18,7 +18,7 @@ _WINDOW = "CAST(floor(unix_millis(timestamp) / {window_ms}) * {window_ms} AS BIG
 _RESULT = "to_json(named_struct('key', `key`, 'start', start, 'count', `count`)) AS value"
 
 
-class CountWindows(StatefulProcessor):  # type: ignore[misc]  # the library has no types here
+class CountWindows(StatefulProcessor):
     """Counts the records of a key by windows. Its state is the open windows and their counts.
 
     Each call of the state goes to the JVM and back. So one state has all windows of a key, and one timer is for the
