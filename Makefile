@@ -214,7 +214,7 @@ bench-interval: components ## Move, split and merge an interval with 1 GB of sta
 	@$(RUN) python -m bench.cluster --interval $(ARGS)
 
 .PHONY: bench-peers
-bench-peers: components ## Kafka to Kafka by MillWheel and six other systems by turns (ARGS="--only millwheel --records 100000")
+bench-peers: components ## Kafka to Kafka by MillWheel and five other systems by turns (ARGS="--only millwheel --records 100000")
 	@$(COMPILE)
 	@$(RUN) python -m bench.peers $(ARGS)
 

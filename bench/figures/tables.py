@@ -48,8 +48,10 @@ _PEERS: Final = (
     ("bytewax", "Bytewax"),
     ("bytewax-logic", "Bytewax, a logic by hand"),
     ("flink-table", "Flink, SQL (no Python for a record)"),
-    ("flink-datastream", "PyFlink, DataStream"),
+    ("flink-datastream", "PyFlink, DataStream, Python in processes"),
+    ("flink-thread", "PyFlink, DataStream, Python in threads of the JVM"),
     ("spark-sql", "Spark, SQL (no Python for a record)"),
+    ("spark-python", "Spark, a stateful processor in Python"),
     ("kafka-streams", "Kafka Streams (Java)"),
     ("quix", "Quix Streams"),
 )

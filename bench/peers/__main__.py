@@ -24,19 +24,17 @@ from bench.kafka_count.feed import feed
 from bench.kafka_count.hits import Hits
 from bench.kafka_count.topics import make_topic
 from bench.machine import Machine
-from bench.peers.jobs import PROGRAMS, Bytewax, Flink, Job, Peer
-from bench.peers.jvm import KafkaStreams, Spark
-from bench.peers.millwheel import Cluster, DevServer
-from bench.peers.quix import Quix
+from bench.peers.jobs import Job, Peer
 from bench.peers.reporting import Measured, table
 from bench.peers.running import PeerRun, measure
+from bench.peers.systems import all_peers, chosen
 from deploy.local import jars
 from deploy.local.apt import InstallError
 from deploy.local.ending import stoppable
 from deploy.local.kafka import KafkaBroker
 from examples.demo.showing import say
 
-__all__ = ["chosen", "main"]
+__all__ = ["main"]
 
 _SOURCE: Final = "hits"
 
@@ -61,7 +59,7 @@ def main() -> int:
     parser.add_argument("--place", type=Path, help="where data and logs stay; else they go")
     options = parser.parse_args()
     try:
-        peers = chosen(options.only, _peers(options))
+        peers = chosen(options.only, all_peers(_settings(options.flink), _settings(options.spark)))
     except ValueError as error:
         parser.error(str(error))
     try:
@@ -71,33 +69,11 @@ def main() -> int:
         return 130
 
 
-def _peers(options: argparse.Namespace) -> list[Peer]:
-    more, spark = (dict(one.split("=", 1) for one in given) for given in (options.flink, options.spark))
-    return [
-        DevServer(),
-        DevServer("millwheel-hook", "hooked"),
-        Cluster(),
-        Bytewax(),
-        Bytewax(PROGRAMS / "bytewax_logic.py", "bytewax-logic"),
-        Flink("flink-table", PROGRAMS / "flink_table.py", more),
-        Flink("flink-datastream", PROGRAMS / "flink_datastream.py", more),
-        Spark(spark),
-        KafkaStreams(),
-        Quix(),
-    ]
-
-
-def chosen(only: str, peers: Sequence[Peer]) -> list[Peer]:
-    """The systems whose names begin with one of these, which have commas between them. An empty text chooses all.
-
-    Raises:
-        ValueError: No system has such a name.
-    """
-    beginnings = [one.strip() for one in only.split(",")]
-    for one in beginnings:
-        if not any(peer.name.startswith(one) for peer in peers):
-            raise ValueError(f"--only {one}: there is no such system, but {', '.join(peer.name for peer in peers)}")
-    return [peer for peer in peers if peer.name.startswith(tuple(beginnings))]
+def _settings(given: Sequence[str]) -> dict[str, str]:
+    """ValueError: one is not NAME=VALUE."""
+    if wrong := [one for one in given if "=" not in one]:
+        raise ValueError(f"{wrong[0]}: a setting is NAME=VALUE")
+    return dict(one.split("=", 1) for one in given)
 
 
 async def _measured(options: argparse.Namespace, peers: Sequence[Peer]) -> int:

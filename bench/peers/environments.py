@@ -56,6 +56,11 @@ class PeerEnvironment:
         """Its interpreter."""
         return PEERS / self.name / "bin" / "python"
 
+    @property
+    def packages(self) -> Path:
+        """The folder of its packages."""
+        return next((PEERS / self.name / "lib").glob("python3.*/site-packages"))
+
     def install(self) -> None:
         """Make it unless it is there. InstallError says why it cannot be made."""
         asked, wanted = PEERS / self.name / _ASKED, "\n".join(self.requirements)
@@ -92,7 +97,9 @@ FLINK: Final = PeerEnvironment("flink", ("apache-flink==2.2.1", "orjson==3.13.0"
 BYTEWAX: Final = PeerEnvironment(
     "bytewax", ("bytewax==0.21.1", "confluent-kafka==2.16.1", "orjson==3.13.0"), (12, 11), "20 MB"
 )
-SPARK: Final = PeerEnvironment("spark", ("pyspark==4.2.0",), (11, 12), "460 MB")
+# Functions of Python need the three others. Spark names pandas 3 as not yet supported.
+_SPARK: Final = ("pyspark==4.2.0", "pandas==2.3.3", "protobuf==6.33.6", "pyarrow==22.0.0")
+SPARK: Final = PeerEnvironment("spark", _SPARK, (11, 12), "530 MB")
 QUIX: Final = PeerEnvironment("quix", ("quixstreams==3.28.1",), (12, 11), "50 MB")
 
 

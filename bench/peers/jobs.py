@@ -169,12 +169,14 @@ class Flink:
         program: The file that it runs.
         more: Settings in place of those here.
         kafka: Whether the program needs the connector to Kafka.
+        mode: Where functions of Python run: in a ``process`` of their own, or in a ``thread`` of the JVM.
     """
 
     name: str
     program: Path
     more: Mapping[str, str]
     kafka: bool = True
+    mode: str = "process"
     guarantee: str = "exactly once"
 
     def install(self) -> None:
@@ -197,7 +199,7 @@ class Flink:
             "state.backend.type": "hashmap",
             # Its documentation advises it for programs that change no object which they gave away.
             "pipeline.object-reuse": "true",
-            "python.execution-mode": "process",
+            "python.execution-mode": self.mode,
             "python.executable": str(FLINK.python),
             "python.client.executable": str(FLINK.python),
             **({"pipeline.jars": connector_jar().as_uri()} if self.kafka else {}),
@@ -217,6 +219,9 @@ class Flink:
         resumed = {"execution.state-recovery.path": done[-1].parent.as_uri()} if done else {}
         given = msgspec.structs.replace(job, settings={**self.settings(job), **resumed})
         more = {"JVM_ARGS": "-Xmx2g", "FLINK_LOG_DIR": str(place)}
+        if self.mode == "thread":
+            # The interpreter within the JVM does not find the packages of its virtual environment by itself.
+            more["PYTHONPATH"] = str(FLINK.packages)
         command = [str(FLINK.python), str(self.program)]
         return ChildProcess(command, place / "flink.log", program_environment(given, more))
 

@@ -16,24 +16,34 @@ from bench.peers.jobs import Job, Started, java_version, program_environment, st
 from deploy.local import jars
 from deploy.local.child import ChildProcess
 
-__all__ = ["KafkaStreams", "Spark"]
+__all__ = ["ROCKSDB", "KafkaStreams", "Spark"]
 
-_PROGRAM: Final = str(Path(__file__).with_name("programs") / "spark_sql.py")
 _BATCH: Final = 200_000
 """Records of a batch of Spark. Without a limit, all that is in the topic is one batch, which has one end."""
 _TEN_YEARS_MS: Final = 10 * 365 * 86_400_000
+_STATE: Final = "spark.sql.streaming.stateStore"
+ROCKSDB: Final = {
+    f"{_STATE}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    # Both are what its documentation advises for a lower latency, and for writes without a read before each.
+    f"{_STATE}.rocksdb.changelogCheckpointing.enabled": "true",
+    f"{_STATE}.rocksdb.trackTotalNumberOfRows": "false",
+}
+"""Settings of Spark for state in RocksDB. States of Python need it, and have no other store."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spark:
-    """Structured Streaming by SQL, in one JVM. A batch begins when the one before it ends. Its sink repeats results.
+    """Structured Streaming in one JVM. A batch begins when the one before it ends. Its sink repeats results.
 
     Attributes:
+        name: Of this form.
+        program: The file that it runs.
         more: Settings in place of those here.
     """
 
+    name: str
+    program: Path
     more: Mapping[str, str]
-    name: str = "spark-sql"
     guarantee: str = "at least once"
 
     def install(self) -> None:
@@ -62,8 +72,10 @@ class Spark:
     async def ready(self, job: Job) -> AsyncIterator[Started]:
         place = Path(job.place)
         given = msgspec.structs.replace(job, settings=self.settings(job))
-        environment = program_environment(given, {"JAVA_HOME": str(jars.find_java().parents[1])})
-        process = ChildProcess([str(SPARK.python), _PROGRAM], place / "spark.log", environment)
+        # Without PYSPARK_PYTHON, Spark starts the python3 of PATH for functions of Python.
+        more = {"JAVA_HOME": str(jars.find_java().parents[1]), "PYSPARK_PYTHON": str(SPARK.python)}
+        environment = program_environment(given, more)
+        process = ChildProcess([str(SPARK.python), str(self.program)], place / "spark.log", environment)
         async with started_by(lambda: [process]) as started:
             yield started
 

@@ -13,6 +13,7 @@ from bench.figures.measured import Kept, Origin, load, load_all, rows_of, save
 from bench.figures.page import filled
 from bench.figures.parts import PARTS, Part
 from bench.figures.tables import tables
+from bench.peers.systems import all_peers
 from bench.readings import read
 from bench.report import Figure, Series, write_figures
 
@@ -79,6 +80,15 @@ def test_a_file_of_another_form_is_named(tmp_path: Path) -> None:
         load(tmp_path / "x.json")
     with pytest.raises(ValueError, match=r"x\.json is no file of figures"):
         read(tmp_path / "x.json")
+
+
+def test_each_system_that_is_measured_has_a_row() -> None:
+    parts = ("records_per_s", "first_result_s", "cpu_us", "peak_mb")
+    names = [peer.name for peer in all_peers({}, {})]
+    rows = [{"name": f"peers.{name}.{part}", "value": 1.0} for name in names for part in parts]
+    lines = tables({"peers": Kept(ORIGIN, rows)})["peers"].splitlines()[2:]
+    first = [line.split(" | ")[0] for line in lines]
+    assert len(set(first)) == len(names), "a row of bench/figures/tables.py is missing, or two have the same words"
 
 
 def test_a_table_that_was_not_measured_says_so() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,12 +16,12 @@ import pytest
 from bench.kafka_count.checking import Arrival
 from bench.kafka_count.hits import Hits, Window
 from bench.peers import java
-from bench.peers.__main__ import chosen
+from bench.peers.__main__ import main
 from bench.peers.hooks import figures_of
 from bench.peers.jobs import Bytewax, Flink, Job, Peer, Started, started_by
-from bench.peers.jvm import Spark
 from bench.peers.reporting import Measured, table
 from bench.peers.running import PeerRun, measure
+from bench.peers.systems import all_peers, chosen
 from bench.server import ServerProcess
 from deploy.local.apt import InstallError
 from deploy.local.child import ChildProcess
@@ -133,6 +133,14 @@ def job_at(place: str, processes: int = 1) -> Job:
     )
 
 
+CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+
+
+def settings_by_name(job: Job, beginning: str, spark: Mapping[str, str] | None = None) -> dict[str, dict[str, str]]:
+    """The settings of the systems whose names begin so."""
+    return {peer.name: peer.settings(job) for peer in chosen(beginning, all_peers({}, spark or {}))}
+
+
 async def test_a_store_that_is_not_made_in_time_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = written(tmp_path / "hangs")
     monkeypatch.setattr("bench.peers.jobs.BYTEWAX", SimpleNamespace(python=program))
@@ -224,11 +232,45 @@ async def test_flink_goes_on_from_its_newest_checkpoint(tmp_path: Path, monkeypa
 
 def test_settings_of_the_command_come_before_those_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.peers.jvm.spark_jars", lambda: [Path("/a.jar"), Path("/b.jar")])
-    job = job_at("/place", 3)
-    settings = Spark({"maxOffsetsPerTrigger": "5"}).settings(job)
-    assert settings["maxOffsetsPerTrigger"] == "5"
-    assert settings["spark.master"] == "local[3]"
-    assert settings["spark.jars"] == "/a.jar,/b.jar"
+    given = {"maxOffsetsPerTrigger": "5", CHANGELOG: "false"}
+    settings = settings_by_name(job_at("/place", 3), "spark", spark=given)
+    for one in settings.values():
+        assert one["maxOffsetsPerTrigger"] == "5"
+        assert one["spark.master"] == "local[3]"
+        assert one["spark.jars"] == "/a.jar,/b.jar"
+        assert one[CHANGELOG] == "false"
+
+
+def test_states_of_python_are_in_rocksdb(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.peers.jvm.spark_jars", list)
+    settings = settings_by_name(job_at("/place"), "spark")
+    provider = "spark.sql.streaming.stateStore.providerClass"
+    assert settings["spark-python"][provider].endswith("RocksDBStateStoreProvider")
+    assert settings["spark-python"][CHANGELOG] == "true"
+    assert provider not in settings["spark-sql"]
+
+
+def test_flink_runs_python_where_the_form_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.peers.jobs.connector_jar", lambda: Path("/connector.jar"))
+    settings = settings_by_name(job_at("/place"), "flink")
+    modes = {name: one.pop("python.execution-mode") for name, one in settings.items()}
+    assert modes == {"flink-table": "process", "flink-datastream": "process", "flink-thread": "thread"}
+    assert settings["flink-thread"] == settings["flink-datastream"], "nothing else differs"
+
+
+def test_the_name_of_a_system_belongs_to_it_alone() -> None:
+    names = [peer.name for peer in all_peers({}, {})]
+    assert len(set(names)) == len(names) >= 12
+
+
+@pytest.mark.parametrize("option", ["--flink", "--spark"])
+def test_a_setting_without_a_value_is_an_error(
+    option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["bench.peers", option, "a=1", option, "parallelism"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "parallelism: a setting is NAME=VALUE" in capsys.readouterr().err
 
 
 def test_a_runtime_without_a_compiler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
