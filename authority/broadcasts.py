@@ -172,9 +172,7 @@ def _responses(news: dict[str, BroadcastUpdate]) -> Iterator[pb.WatchWatermarksR
     for group, update in news.items():
         rest = update.sequencers
         while len(rest) > room:
-            response.watermarks.add(
-                group=group, watermark_us=MIN_TIMESTAMP, sequencers=sequencers_to_wire(rest[:room])
-            )
+            response.watermarks.add(group=group, watermark_us=MIN_TIMESTAMP, sequencers=sequencers_to_wire(rest[:room]))
             yield response
             rest, response, room = rest[room:], pb.WatchWatermarksResponse(), _MAX_SEQUENCERS_PER_MESSAGE
         response.watermarks.add(group=group, watermark_us=update.watermark, sequencers=sequencers_to_wire(rest))

@@ -17,8 +17,14 @@ from typing import Final
 
 from bench.authority.core import Bench
 from millwheel.authority.base import BaseSnapshot
-from millwheel.authority.messages import AppendChanges, AppendJournaled, ReportsReceived, SnapshotWritten, Tick
-from millwheel.authority.messages import WriteSnapshot
+from millwheel.authority.messages import (
+    AppendChanges,
+    AppendJournaled,
+    ReportsReceived,
+    SnapshotWritten,
+    Tick,
+    WriteSnapshot,
+)
 from millwheel.rpc.report_columns import ReportColumns, columns_from_wire, columns_to_wire
 from millwheel.rpc.watermarks import WatermarkReport
 from millwheel.server.startup import settle_memory
@@ -63,8 +69,7 @@ class MeasuredShard:
             reporting = (one for one in owned if one[1][1].start or self._rounds % _HELD_ROUNDS == 0)
             while some := list(islice(reporting, _BATCH)):
                 reports = [
-                    WatermarkReport(name, keys, place + 1, least + place * 7919 % _SPREAD)
-                    for place, (_, keys) in some
+                    WatermarkReport(name, keys, place + 1, least + place * 7919 % _SPREAD) for place, (_, keys) in some
                 ]
                 yield columns_from_wire(columns_to_wire(name, reports))
 
