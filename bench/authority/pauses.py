@@ -2,14 +2,13 @@
 
 All intervals report by columns, 1,000 in a message, in the order in which :mod:`bench.authority.reporter` sends them.
 One interval of each computation reports in every third round only, so it holds the watermark meanwhile. After each
-message the shard appends, and encodes a part of a base if one is due. Between two steps a shard's loop does other work.
-So nothing waits for one step longer than the longest takes.
+message the shard appends, and encodes a part of a base if one is due. A shard's loop does other work between two steps,
+and none within a step.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 from collections.abc import Iterator
 from itertools import groupby, islice
 from time import thread_time
@@ -42,12 +41,10 @@ class MeasuredShard:
 
     def __init__(self, intervals: int) -> None:
         self._bench = Bench(intervals)
-        self._bench.own()
+        self._bench.own()  # its steps are not measured
         self._writing: tuple[BaseSnapshot, Iterator[tuple[PartId, bytes]]] | None = None
         self._rounds = 0
-        self._collected_at = 0.0
         self.steps: dict[str, list[float]] = {}
-        gc.callbacks.append(self._collects)
 
     def round(self) -> None:
         """Let the intervals report higher watermarks, with all that the shard does meanwhile."""
@@ -105,12 +102,6 @@ class MeasuredShard:
     def _took(self, what: str, began: float) -> None:
         self.steps.setdefault(what, []).append(thread_time() - began)
 
-    def _collects(self, phase: str, info: dict[str, int]) -> None:
-        if phase == "start":
-            self._collected_at = thread_time()
-        else:
-            self._took(f"a collection of generation {info['generation']}, within a step", self._collected_at)
-
 
 def main() -> None:
     """Measure, and print the steps by kind, with the longest of each."""
@@ -120,7 +111,6 @@ def main() -> None:
     options = parser.parse_args()
     settle_memory()  # as the daemon does
     shard = MeasuredShard(options.intervals)
-    shard.steps.clear()
     for _ in range(options.rounds):
         shard.round()
     for what, taken in sorted(shard.steps.items(), key=lambda step: -max(step[1])):
