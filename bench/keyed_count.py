@@ -86,7 +86,7 @@ def run(form: Form, records: int, wanted: int) -> tuple[float, float]:
     ``wanted``: the number of results. RuntimeError: the results are wrong.
     """
     with tempfile.TemporaryDirectory(prefix="millwheel-bench-") as folder:
-        server = ServerProcess(Path(folder), *(("--columns",) if form.columns else ()))
+        server = ServerProcess(Path(folder), *(() if form.columns else ("--no-columns",)))
         try:
             submit(server.address, form.topology)
             return _counted(server, form, records, wanted)

@@ -63,14 +63,14 @@ def write(path: Path, records: int, keys: int) -> int:
     return len({(number, at // SIZE) for number, at in zip(numbers, times, strict=True)})
 
 
-def measure(form: str, records: int, results: int, *options: str) -> FileFigures:
-    """Run a form. ``options``: those of the server.
+def measure(form: str, records: int, results: int) -> FileFigures:
+    """Run a form.
 
     Raises:
         RuntimeError: A count is wrong, or does not come in time.
     """
     with tempfile.TemporaryDirectory(prefix="millwheel-parquet-") as place:
-        server = ServerProcess(Path(place), *options)
+        server = ServerProcess(Path(place))
         try:
             before, began = processor_seconds(server.pid), time.monotonic()
             submit(server.address, form, "bench.parquet_program")
@@ -111,7 +111,7 @@ def main(records: int, runs: int) -> None:
         os.environ["PARQUET_FOLDER"] = folder
         for _ in range(runs):
             for form in FORMS:
-                print(f"{form:8} {measure(form, records, results, '--columns')}", flush=True)
+                print(f"{form:8} {measure(form, records, results)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ def measure(rows: int, writes: int) -> list[Figure]:
 def _session(job: str, place: str, writes: int) -> list[float]:
     """The seconds of each measured write of one session, which runs in a process of its own."""
     environment = {**os.environ, "PYTHONPATH": _ROOT, "PYSPARK_PYTHON": sys.executable}
-    with server("--columns") as address:
+    with server() as address:
         submit(address, "spark_rows")
         command = [sys.executable, "-m", "bench.spark", "--job", job, address, place, str(writes)]
         done = subprocess.run(

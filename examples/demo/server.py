@@ -16,8 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 __all__ = ["ROOT", "DemoServer", "Server", "figures", "millwheel_command", "submit"]
 
 ROOT: Final = Path(__file__).parents[2]
-_START: Final = ("server", "start-dev", "--port", "0", "--columns")
-"""With columns, a worker loads pyarrow when it starts. Otherwise it does so when the first table comes."""
+_START: Final = ("server", "start-dev", "--port", "0")
 _READY: Final = re.compile(r"millwheel is ready at (\S+);")
 _CONSOLE: Final = re.compile(r"its console is at (\S+)")
 

@@ -12,7 +12,7 @@ from millwheel.cli.setting_flags import with_settings
 from millwheel.config import ConfigError, Configuration, Setting, Settings, declared
 from millwheel.config.access_policy import read_policy
 from millwheel.config.rules import unreadable
-from millwheel.sdk.errors import Problem, UsageError
+from millwheel.sdk.errors import Problem
 
 __all__ = ["app"]
 
@@ -40,10 +40,7 @@ def show(configuration: Configuration, output: OutputFormat | None) -> None:
 @app.command("check")
 @with_settings()
 def check(configuration: Configuration) -> None:
-    """List everything that is wrong with the settings, and files that cannot be read. Exit code 5 if there is any.
-
-    A note on stderr says if a worker with these settings would not start on this machine.
-    """
+    """List everything that is wrong with the settings, and files that cannot be read. Exit code 5 if there is any."""
     problems = [
         Problem(f"{name} ({configuration.sources[name]})", message)
         for name, message in unreadable(configuration.settings)
@@ -52,13 +49,6 @@ def check(configuration: Configuration) -> None:
         raise ConfigError(problems)
     if (policy := configuration.settings.security.policy) is not None:
         read_policy(policy)
-    from millwheel.worker.interval import columns_from  # a command that shows settings needs no worker
-
-    try:
-        columns_from(configuration.settings.worker.columns)
-    except UsageError as error:
-        source = configuration.sources["worker.columns"]
-        typer.echo(f"note: worker.columns ({source}): a worker does not start on this machine: {error}", err=True)
     typer.echo(f"the configuration is good ({configuration.file or 'no file'})")
 
 

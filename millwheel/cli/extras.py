@@ -10,7 +10,6 @@ __all__ = ["EXTRAS", "is_installed"]
 EXTRAS: Final = {
     "arrow": ("pyarrow",),
     "avro": ("fastavro",),
-    "columns": ("numpy",),
     "delta": ("deltalake", "pyarrow"),
     "kafka": ("confluent_kafka",),
     "mqtt": ("paho",),

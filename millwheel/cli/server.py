@@ -100,12 +100,11 @@ def start_dev(
     columns: Annotated[
         bool,
         typer.Option(
-            "--columns",
-            help="Keep tumbling windows of counts, sums, means, least and greatest numbers by columns, about twice as "
-            "fast. It needs the extra 'columns', and data of format 3. Tables (send_table) are taken by columns with "
-            "the extra 'arrow', too, and data of format 4. --cluster-format raises the format.",
+            help="Keep tumbling windows of counts, sums, means, least and greatest numbers by columns. It needs data "
+            "of format 3. Tables (send_table) are taken by columns with the extra 'arrow', and data of format 4. "
+            "--cluster-format raises the format.",
         ),
-    ] = False,
+    ] = True,
     slow_hook_seconds: Annotated[
         float, typer.Option(min=0, help="A hook that keeps the event loop so long is named in the log; 0: never.")
     ] = 1.0,

@@ -223,10 +223,10 @@ class WorkerSection:
         "give an equal value. Without the check such a value is stored, and every later reader of it fails.",
     )
     columns: bool = setting(
-        False,
-        "Keep tumbling windows of counts, sums, means, least and greatest numbers by columns, about twice as fast; "
-        "needs the extra 'columns' at each worker, and cluster.format 3; for tables also the extra 'arrow', and "
-        "cluster.format 4 (docs/computations.md).",
+        True,
+        "Keep tumbling windows of counts, sums, means, least and greatest numbers by columns, from cluster.format 3 "
+        "on; tables are taken by columns from cluster.format 4 on, with the extra 'arrow' at each worker "
+        "(docs/computations.md).",
     )
     slow_hook_seconds: float = setting(
         1.0,

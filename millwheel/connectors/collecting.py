@@ -83,7 +83,7 @@ class ShardValues(ShardRecords):
 
 
 class ShardTable(ShardRecords):
-    """Records as columns. NumPy is there."""
+    """Records as columns."""
 
     def __init__(self, records: RecordColumns) -> None:
         import numpy as np

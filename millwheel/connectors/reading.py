@@ -59,6 +59,10 @@ _REMEDY: Final = (
     "mend its code; then `millwheel topology update`"
 )
 _MAX_READS_AT_ONE_TIME: Final = 100
+_LEAST_AT_A_RATE: Final = 1_000
+"""A read may have so many, however low its rate is."""
+_MOST_ONE_BY_ONE: Final = 2_000
+"""The most of a read whose records are produced one by one: with some derived streams, ten milliseconds of work."""
 _PAUSE_US: Final = 100_000
 """A clock that stands still, as in a test, lets a split read so often. Then it must pass so many microseconds."""
 _MANY_BAD: Final = 10
@@ -324,10 +328,18 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         return newest
 
     def _most_for_all(self, ctx: Context[SplitState[P]]) -> int:
-        """How many records a read may have for so many consumers: their names take half of ``MAX_BYTES`` at most."""
-        consumers = ctx._scope.outputs[self._output].key_columns or ()
-        each = sum(len(consumer) for consumer, _ in consumers)
-        return min(MAX_RECORDS, MAX_BYTES // 2 // max(each, 1))
+        """How many records a read may have here, whatever their bytes.
+
+        The names of its consumers take half of ``MAX_BYTES`` at most. Derived streams make each record one by one.
+        And a read at a limited rate is soon over.
+        """
+        output = ctx._scope.outputs[self._output]
+        each = sum(len(consumer) for consumer, _ in output.key_columns or ())
+        most = min(MAX_RECORDS, MAX_BYTES // 2 // max(each, 1))
+        if output.derived:
+            most = min(most, _MOST_ONE_BY_ONE)
+        rate = self._timing.records_per_second or MAX_RECORDS
+        return min(most, max(_LEAST_AT_A_RATE, int(rate)))
 
     def _takes_tables(self, ctx: Context[SplitState[P]]) -> bool:
         """Whether a read may be columns, as far as the program and the consumers of today say it."""

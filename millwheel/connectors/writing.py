@@ -22,7 +22,6 @@ from millwheel.connectors.sink import Sink, SinkBatch, SinkShard, SinkWriter
 from millwheel.model.limits import MAX_VALUE_BYTES
 from millwheel.model.stream_names import full_name
 from millwheel.model.time import LAST_TIMESTAMP, TimeDomain, TimeInt, Timestamp
-from millwheel.rpc.column_keys import numpy_here
 from millwheel.sdk.batches.column_records import records_at
 from millwheel.sdk.batches.computation import MAX_RECORDS, BatchComputation
 from millwheel.sdk.batches.context import BatchContext
@@ -95,7 +94,7 @@ class MakeBatches(BatchComputation[Any, Collected[K]], Generic[K]):
     def _of_shards(self, batch: RecordBatch[Any]) -> Iterator[tuple[Sequence[int], ShardRecords]]:
         """The rows of each shard with their records: as columns if they came so, and few as values all the same."""
         table, own = batch._columns(), self._codec.format is ValueFormat.MSGPACK
-        if table is None or not own or numpy_here() is None:
+        if table is None or not own:
             values = batch._encoded_by(self._codec)
             for rows, times in batch._rows_by_key():
                 yield rows, ShardValues(values if len(rows) == len(batch) else [values[row] for row in rows], times)

@@ -15,7 +15,6 @@ __all__ = [
     "key_list",
     "keys_of",
     "longest_in",
-    "numpy_here",
     "text_types",
 ]
 
@@ -129,13 +128,10 @@ def longest_in(column: Any) -> int:
     """The longest text or bytes of a column. 0 for other columns."""
     if column.type not in text_types() or not len(column):
         return 0
-    if (np := numpy_here()) is not None:
-        bounds = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
-        return int((bounds[1:] - bounds[:-1]).max())
-    import pyarrow.compute as pc
+    import numpy as np  # its calls for a column cost a tenth of those of ``pyarrow.compute``
 
-    longest = pc.max(pc.binary_length(column)).as_py()
-    return int(longest or 0)  # None: all values are null
+    bounds = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
+    return int((bounds[1:] - bounds[:-1]).max())
 
 
 def integers_of(memory: Any) -> Any:
@@ -143,13 +139,3 @@ def integers_of(memory: Any) -> Any:
     import pyarrow as pa
 
     return pa.Array.from_buffers(pa.int64(), memoryview(memory).nbytes // 8, [None, pa.py_buffer(memory)])
-
-
-@lru_cache(1)
-def numpy_here() -> Any:
-    """NumPy, whose calls for a column cost a tenth of those of ``pyarrow.compute``. None: it cannot be loaded."""
-    try:
-        import numpy as np
-    except ImportError:
-        return None
-    return np

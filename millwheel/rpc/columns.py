@@ -26,7 +26,6 @@ from millwheel.rpc.column_keys import (
     integers_of,
     is_key_type,
     longest_in,
-    numpy_here,
     text_types,
 )
 from millwheel.rpc.nullable_column import NullableColumn, items_at, truths_of, validity_of
@@ -469,13 +468,10 @@ def extremes_of(timestamps: Sequence[int]) -> tuple[int, int]:
 
 def extremes_in(memory: Any) -> tuple[int, int]:
     """The least and the greatest of the integers of 64 bits that some memory has. There is at least one."""
-    if (np := numpy_here()) is not None:
-        times = np.frombuffer(memory, np.int64)
-        return int(np.minimum.reduce(times)), int(np.maximum.reduce(times))
-    import pyarrow.compute as pc
+    import numpy as np
 
-    found = pc.min_max(integers_of(memory))
-    return found["min"].as_py(), found["max"].as_py()
+    times = np.frombuffer(memory, np.int64)
+    return int(np.minimum.reduce(times)), int(np.maximum.reduce(times))
 
 
 def names_bytes(names: Iterable[str]) -> int:

@@ -1,7 +1,6 @@
-"""NumPy's arrays and scalars as values and states. NumPy is optional: nothing here imports it.
+"""NumPy's arrays and scalars as values and states. Nothing here imports NumPy: most programs have none of them.
 
-An array is stored as a list of its dtype, its shape and its bytes, and a scalar as a plain number. So what has no NumPy
-can still show them.
+An array is stored as a list of its dtype, its shape and its bytes, and a scalar as a plain number.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class DevSettings:
     """Seconds after which a hook that blocks the event loop is named in the log. 0: never."""
     cluster_format: int = 0
     """The format to raise the data to. 0: new data has the newest one, and all other data stays as it is."""
-    columns: bool = False
+    columns: bool = True
     """Whether windows are kept by columns where a computation may have them."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -53,18 +52,6 @@ def test_check_names_files_that_cannot_be_read(tmp_path: Path) -> None:
         "rpc.tls_cert (flag --rpc-tls-cert)",
         "rpc.tls_key (flag --rpc-tls-key)",
     ]
-
-
-def test_check_notes_that_a_worker_lacks_numpy_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A master with the same settings runs on this machine, so it is no mistake."""
-    monkeypatch.setitem(sys.modules, "numpy", None)
-    assert "worker" not in run("check").output
-    monkeypatch.setenv("MILLWHEEL_WORKER_COLUMNS", "true")
-    result = run("check")
-    assert result.exit_code == 0
-    assert "worker.columns (environment variable MILLWHEEL_WORKER_COLUMNS): a worker does not start" in result.output
-    assert "install openmillwheel[columns]" in result.output
-    monkeypatch.undo()
 
 
 def test_secrets_have_no_flags() -> None:

@@ -35,7 +35,7 @@ def test_every_argument_and_option_is_explained() -> None:
 
 
 def test_helps_show_their_brackets() -> None:
-    """Regression: what stands in brackets is taken for markup, so `openmillwheel[columns]` lost its extra."""
+    """Regression: what stands in brackets is taken for markup, so `openmillwheel[arrow]` lost its extra."""
     lost = [
         f"{path}: {text}"
         for path, command in commands(typer.main.get_command(app))

@@ -226,7 +226,7 @@ async def test_the_version_is_shown_as_text_and_json() -> None:
     assert (await cli("version")).out.startswith(f"millwheel {version} (Python 3.")
     found = json.loads((await cli("version", "-o", "json")).out)
     assert found["millwheel"] == version
-    assert "columns" in found["extras"]
+    assert "arrow" in found["extras"]
     assert f"\nextras: {', '.join(found['extras'])}\n" in (await cli("version")).out
 
 
@@ -237,7 +237,7 @@ def test_all_extras_are_looked_for() -> None:
 def test_an_extra_without_its_modules_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(EXTRAS, "kafka", ("no_such_module",))
     monkeypatch.setitem(EXTRAS, "otel", ("no_such_module.sdk",))
-    assert [is_installed(extra) for extra in ("columns", "kafka", "otel")] == [True, False, False]
+    assert [is_installed(extra) for extra in ("arrow", "kafka", "otel")] == [True, False, False]
 
 
 async def test_submit_that_waits_names_what_does_not_run_and_exits_4(cli: Cli) -> None:

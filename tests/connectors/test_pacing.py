@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import millwheel as mw
 from millwheel import agg, windows
-from millwheel.connectors import Source
+from millwheel.connectors import Read, Source
 from millwheel.connectors.pacing import Timing
-from tests.connectors.given import Numbers, World, at, running
+from tests.connectors.given import NumberReader, Numbers, World, at, running
 
 HOUR = 3_600
 
@@ -118,6 +118,54 @@ def test_a_rate_spreads_the_reads_of_a_split() -> None:
             harness.advance_clock(mw.seconds(2))
             counts.append(len(harness.produced("numbers")))
     assert counts == [11, 21, 31, 41, 51, 61, 71, 81, 91, 101, 101]
+
+
+@pytest.mark.parametrize(("rate", "first"), [(None, 6_000), (5, 1_000), (4_000, 4_000)])
+def test_a_read_at_a_rate_has_the_records_of_a_second(rate: float | None, first: int) -> None:
+    """Otherwise a split rests for long behind a large read, and its connection is closed meanwhile."""
+    world = World({"a": [(number, at(0)) for number in range(6_000)]}, final=False)
+    topology = mw.Topology("shop")
+    topology.source("numbers", int, Numbers(world, 10_000), records_per_second=rate)
+    with running(topology) as harness:
+        assert len(harness.produced("numbers")) == first
+
+
+class WatchedReader(NumberReader):
+    """Notes how many records each read has."""
+
+    def __init__(self, sizes: list[int], source: Numbers, split: str, position: int) -> None:
+        super().__init__(source, split, position)
+        self.sizes = sizes
+
+    async def read(self) -> Read[int, int]:
+        found = await super().read()
+        self.sizes.append(len(found.records))
+        return found
+
+
+class Watched(Numbers):
+    def __init__(self, world: World) -> None:
+        super().__init__(world, 10_000)
+        self.sizes: list[int] = []
+
+    async def open_reader(self, split: str, position: int | None) -> NumberReader:
+        return WatchedReader(self.sizes, self, split, position or 0)
+
+
+@pytest.mark.guarantee("G8", "G13")
+@pytest.mark.parametrize(("derived", "sizes"), [(False, [6_000]), (True, [2_000, 2_000, 2_000])])
+def test_records_with_derived_streams_come_in_small_reads(derived: bool, sizes: list[int]) -> None:
+    """Each is produced by itself, and the loop does nothing else until all of a read are."""
+    source, topology = (
+        Watched(World({"a": [(number, at(0)) for number in range(6_000)]}, final=False)),
+        mw.Topology("shop"),
+    )
+    numbers = topology.source("numbers", int, source)
+    if derived:
+        numbers = numbers.flat_map(lambda number: [number] * 2, int).named("copies")
+    numbers.key_by(mw.everything).window(windows.tumbling(mw.minutes(1))).aggregate("sums", n=agg.count())
+    with running(topology):
+        assert [size for size in source.sizes if size] == sizes
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The setting for windows by columns reaches the intervals, and a process without NumPy does not start with it."""
+"""The setting for windows by columns reaches the intervals."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import millwheel as mw
-from millwheel.cli.main import app
 from millwheel.client.injector import Injector
 from millwheel.config import Configuration, load
 from millwheel.server.backends import Backends, Notify
@@ -56,14 +54,8 @@ async def test_a_worker_has_the_setting(columns: bool, tmp_path: Path, monkeypat
     assert bool(found[0]) is columns
 
 
-async def test_a_worker_without_numpy_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "numpy", None)
-    with pytest.raises(mw.UsageError, match=r"install openmillwheel\[columns\]"):
-        await run_daemon(WORKER, configured(tmp_path, True), asyncio.Event(), open_with=backends)
-
-
 async def test_a_development_server_keeps_windows_by_columns(tmp_path: Path) -> None:
-    async with running(DevSettings(tmp_path / "db", port=0, columns=True)) as server:
+    async with running(DevSettings(tmp_path / "db", port=0)) as server:
         await submit_copy(server.address, recorded_program.__file__, "recorded", tmp_path)
         async with asyncio.timeout(patience(60)), Injector("words", address=server.address, process="p") as injector:
             # Together: a delivery of few records is for hooks.
@@ -73,9 +65,10 @@ async def test_a_development_server_keeps_windows_by_columns(tmp_path: Path) -> 
         assert sum(len(core.state.panes) for core in cores if hasattr(core.state, "panes")) == len(TEXTS)
 
 
-def test_a_development_server_without_numpy_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_whose_numpy_does_not_load_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a wheel for another processor."""
     monkeypatch.setitem(sys.modules, "numpy", None)
-    options = ["server", "start-dev", "--port", "0", "--db", str(tmp_path / "db"), "--columns"]
-    result = CliRunner().invoke(app, options)
-    assert isinstance(result.exception, mw.UsageError)
-    assert "install openmillwheel[columns]" in str(result.exception)
+    with pytest.raises(mw.UsageError, match=r"cannot be loaded .*worker\.columns = false"):
+        await run_daemon(WORKER, configured(tmp_path, True), asyncio.Event(), open_with=backends)

@@ -39,9 +39,9 @@ def test_it_sets_variables_that_there_are() -> None:
 
 
 def test_the_image_has_what_the_settings_may_ask_of_a_daemon() -> None:
-    """``worker.columns`` and traces need the extras. The other extras are for users' programs."""
+    """Traces need the extra. The other extras are for users' programs."""
     (extras,) = re.findall(r'"\$1\[([\w,]+)\]"', FILE.read_text())
-    assert extras.split(",") == ["columns", "otel"]
+    assert extras.split(",") == ["otel"]
 
 
 def test_the_base_is_pinned_and_the_daemon_gets_signals() -> None:

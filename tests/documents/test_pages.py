@@ -82,7 +82,7 @@ NOT_RUN = {
     "pipx run twine upload dist/*.tar.gz dist/*-none-any.whl": RELEASES,
     "make install": INSTALLS,
     "make install && source .venv/bin/activate": INSTALLS,
-    "pip install '.[arrow,columns]' pandas": INSTALLS,
+    "pip install '.[arrow]' pandas": INSTALLS,
     "pip install '.[spark]'": INSTALLS,
     'python compile_spark.py $(python -c "import pyspark; print(pyspark.__path__[0])")/python/lib/*.zip': (
         "it changes the installation: tests/spark/test_first_batch.py tries it"

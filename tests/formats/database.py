@@ -84,7 +84,7 @@ async def read(server: Server, stream: str, kind: Any, count: int) -> list[Any]:
 
 
 async def _record(folder: Path) -> None:
-    server = Server(folder / "db", folder / "log", options=["--columns"])
+    server = Server(folder / "db", folder / "log")
     async with server:
         await submit_copy(server.address, recorded_program.__file__, "recorded", folder)
         await feed(server.address, 0, FIRST_HALF // 2, NOON_US)

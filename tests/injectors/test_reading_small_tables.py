@@ -68,10 +68,9 @@ def test_times_of_a_small_table_are_microseconds(kind: pa.DataType) -> None:
     check_as_any_other(whole, whole)
 
 
-def test_small_tables_are_read_without_numpy_and_by_old_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_tables_are_read_by_old_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Versions of pyarrow before 19 join tables alone."""
     monkeypatch.delattr(pa, "concat_batches")
-    monkeypatch.setattr("millwheel.rpc.columns.numpy_here", lambda: None)
     whole = pa.table({"key": ["x"] * 4, "numbers": COLUMNS["numbers"], "at": TIMES})
     check_as_any_other(whole, whole.slice(1, 2))
     check_as_any_other(whole, whole)

@@ -5,20 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-import millwheel.rpc.column_keys
-import millwheel.rpc.columns
 from millwheel.client.injector.tables import plain_table
-from millwheel.rpc.column_keys import longest_in, numpy_here
+from millwheel.rpc.column_keys import longest_in
 from millwheel.rpc.columns import RecordColumns, bytes_of, extremes_of, has_columns, longest_of
 from millwheel.rpc.deliveries import decode_delivery, record_count
 from millwheel.rpc.nullable_column import NullableColumn
@@ -119,44 +117,29 @@ def test_columns_without_a_key_have_empty_keys() -> None:
     assert columns(0, 3).keyed(b"").keys().tolist() == [b"", b"", b""]
 
 
-@pytest.fixture(params=["NumPy", "no NumPy"])
-def numpy_or_not(request: pytest.FixtureRequest) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patches:
-        if request.param == "no NumPy":
-            for module in (millwheel.rpc.columns, millwheel.rpc.column_keys):
-                patches.setattr(module, "numpy_here", lambda: None)
-        yield
-
-
 class Unfit:
-    """Finds libraries that do not fit the system."""
+    """Finds a library that does not fit the system."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         """As Python's own finders do."""
-        if name in ("numpy", "pyarrow"):
+        if name == "pyarrow":
             raise ImportError(f"lib{name}.so: cannot open shared object file")
 
 
 @pytest.mark.guarantee("G8")
-def test_libraries_that_cannot_be_loaded_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_cannot_be_loaded_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error would end the reading of a sender's call, or an interval at each of its owners."""
-    known: list[Any] = [has_columns, numpy_here]
-    for name in ("numpy", "pyarrow"):
-        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "pyarrow")
     monkeypatch.setattr(sys, "meta_path", [Unfit(), *sys.meta_path])
     try:
-        for one in known:
-            one.cache_clear()
-        assert (has_columns(), numpy_here()) == (False, None)
+        has_columns.cache_clear()
+        assert not has_columns()
         with pytest.raises(UsageError, match="cannot open"):
             plain_table(object(), "at")
     finally:
-        for one in known:
-            one.cache_clear()
+        has_columns.cache_clear()
 
 
-@pytest.mark.usefixtures("numpy_or_not")
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.binary(max_size=4), min_size=1), st.integers(0, 3))
 def test_what_is_asked_of_all_keys_is_that_of_the_list(keys: list[bytes], before: int) -> None:
     batch = pa.record_batch({"key": pa.array([b"zz"] * before + keys, pa.binary())}).slice(before)
@@ -167,15 +150,12 @@ def test_what_is_asked_of_all_keys_is_that_of_the_list(keys: list[bytes], before
 
 
 @pytest.mark.guarantee("G8")
-@pytest.mark.usefixtures("numpy_or_not")
 @pytest.mark.parametrize(("texts", "longest"), [([None, None], 0), ([None, "ab"], 2), ([], 0)])
 def test_the_longest_text_beside_nulls(texts: list[str | None], longest: int) -> None:
     """An error would end the reading of a sender's call, and it would send the same delivery again."""
     assert longest_in(pa.array(["long", *texts], pa.string()).slice(1)) == longest
 
 
-@pytest.mark.usefixtures("numpy_or_not")
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=1))
 def test_extremes_are_those_of_the_list(times: list[int]) -> None:
     assert extremes_of(array("q", times)) == extremes_of(times) == (min(times), max(times))

@@ -54,11 +54,11 @@ def built(by: Builder, journal: str) -> IntervalCore:
 
 def test_columns_wait_for_their_format_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
     """Workers of an earlier version read no entries with columns."""
-    caplog.set_level(logging.WARNING, "millwheel.worker")
+    caplog.set_level(logging.INFO, "millwheel.worker")
     old, new = (builder(number, IntervalSettings(columns_from=16)) for number in (COLUMNS - 1, COLUMNS))
     assert [built(old, journal).state.settings.columns_from for journal in ("j1", "j2")] == [0, 0]
     (said,) = caplog.messages
-    assert "worker.columns (start-dev: --columns) has no effect: the cluster has format 2" in said
+    assert "worker.columns has no effect: the cluster has format 2" in said
     assert "tables by columns 4. Raise cluster.format (start-dev: --cluster-format) to 4" in said
     assert built(new, "j1").state.settings.columns_from == 16
     assert built(builder(1, IntervalSettings()), "j1").state.settings.columns_from == 0

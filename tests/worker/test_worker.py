@@ -236,14 +236,14 @@ async def test_what_is_not_installed_here_is_no_damage(tmp_path: Path) -> None:
     one = worker(tmp_path)
 
     def open_journal(event: Any) -> Sequence[Any]:
-        raise NotInstalledError("journal c.1.j1, entry 3: install openmillwheel[columns] at this worker")
+        raise NotInstalledError("journal c.1.j1, entry 3: install openmillwheel[arrow] at this worker")
 
     hosted(one, "c.1.j1", 4).react = open_journal
     one.hosts.hosted["c.1.j1"].host.post(Tick())
     await until(lambda: not one.hosts.hosted)
     assert not one.ownership.quarantined
     one.ownership.start([owned("c.1.j1", 4)])
-    assert "install openmillwheel[columns]" in one.ownership.absent()["c.1.j1", 4].why
+    assert "install openmillwheel[arrow]" in one.ownership.absent()["c.1.j1", 4].why
     await one.ownership.drop_all()
 
 

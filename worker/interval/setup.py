@@ -30,7 +30,7 @@ def columns_from(wanted: bool) -> int:
     """``IntervalSettings.columns_from`` of a worker, which wants windows by columns or not.
 
     Raises:
-        UsageError: NumPy is missing, or cannot be loaded here.
+        UsageError: NumPy cannot be loaded here.
     """
     if not wanted:
         return 0
@@ -40,8 +40,8 @@ def columns_from(wanted: bool) -> int:
         has_columns()  # tables come in columns of pyarrow, if it is there
     except Exception as error:  # also what a wheel for another processor raises
         raise UsageError(
-            f"windows by columns need NumPy, and it cannot be loaded ({error}): install openmillwheel[columns] at each "
-            "worker"
+            f"windows by columns need NumPy, and it cannot be loaded ({error}): install a NumPy that fits this "
+            "machine, or turn them off by worker.columns = false (start-dev: --no-columns)"
         ) from error
     return _MANY_RECORDS
 

@@ -178,9 +178,9 @@ class Builder:
     def _warn_of_format(self) -> None:
         if not self._warned:
             self._warned = True
-            log.warning(
-                "worker.columns (start-dev: --columns) has no effect: the cluster has format %d, windows by columns "
-                "need %d, and tables by columns %d. Raise cluster.format (start-dev: --cluster-format) to %d "
+            log.info(
+                "worker.columns has no effect: the cluster has format %d, windows by columns need %d, and tables by "
+                "columns %d. Raise cluster.format (start-dev: --cluster-format) to %d "
                 "(docs/upgrading.md). Intervals take it up when they are opened again.",
                 self._catalog.format,
                 COLUMNS,

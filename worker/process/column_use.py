@@ -12,8 +12,8 @@ from millwheel.worker.process.tallies import ComputationName
 __all__ = ["columns_of"]
 
 _OFF: Final = (
-    "its worker keeps no windows by columns: worker.columns (start-dev: --columns) is off, or the cluster's format is "
-    "below 3"
+    "its worker keeps no windows by columns: worker.columns is false (start-dev: --no-columns), or the cluster's "
+    "format is below 3"
 )
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from millwheel.connectors.files.layout import TIMES, Layout, time_folder, value_folder
 from millwheel.model.time import Timestamp
-from millwheel.rpc.column_keys import numpy_here
 from millwheel.rpc.columns import plain_types
 from millwheel.sdk.exact_types import behind, unless_none
 from millwheel.sdk.typeinfo import Field, field_of
@@ -36,8 +35,6 @@ def table_parts(layout: Layout, table: Any, times: array[int], record_type: Any)
     """
     if not layout.has_folders:
         return {"": table}
-    if numpy_here() is None:
-        return None
     import numpy as np
 
     names, numbers = [""], np.zeros(len(times), np.int64)

@@ -29,6 +29,8 @@ MAX_BYTES: Final = 4 << 20
 """The most of one read, as Kafka has it. If ``decode`` makes more of it, ``most_records`` is lower."""
 _LONGEST_READ: Final = 15.0
 """After so many seconds, a read begins with no further record: each of them may ask a schema registry."""
+_SAMPLE: Final = 16
+"""So many records of a read say how many bytes its records have."""
 _MAX_RAW: Final = 256 << 10
 """The most bytes of a record that cannot be read. A record of a stream has up to 1 MiB."""
 
@@ -62,6 +64,8 @@ class FetchedMessages(Generic[T]):
         """Records, and events between them."""
         self.position = 0
         """Where the next read begins."""
+        self.average = 0
+        """The bytes of a record that was read at once, by some of the last read."""
 
     @property
     def may_be_read_at_once(self) -> bool:
@@ -89,6 +93,8 @@ class FetchedMessages(Generic[T]):
             self.waiting.popleft()
         offsets = [message.offset() or 0 for message in messages]
         self.position = offsets[-1] + 1
+        some = messages[:: -(-len(messages) // _SAMPLE)]
+        self.average = sum(map(message_bytes, some)) // len(some)
         if ends and _is_end(self.waiting[0]):
             self._pass(self.waiting.popleft())
         return found, offsets

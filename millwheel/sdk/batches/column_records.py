@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
-from millwheel.rpc.column_keys import integers_of, numpy_here
+from millwheel.rpc.column_keys import integers_of
 from millwheel.rpc.columns import RecordColumns
 from millwheel.rpc.nullable_column import NullableColumn
 from millwheel.sdk.column_fields import ColumnFields, column_fields, encoded_fields
@@ -80,8 +80,10 @@ def passed_columns(
         indexes: Those that are read. They rise.
     """
     names = reading.columns_of(fields.wanted, records.kinds(), records.with_nulls())
-    if names is None or (np := numpy_here()) is None:
+    if names is None:
         return None
+    import numpy as np
+
     rows = np.arange(indexes.start, indexes.stop) if isinstance(indexes, range) else np.array(indexes)
     passing = ColumnRows(len(rows), lambda field, places: records.column(names[field], rows[places]))
     try:

@@ -1,4 +1,4 @@
-"""Values as columns of NumPy, and columns of any library as lists. NumPy is optional: the first column loads it."""
+"""Values as columns of NumPy, and columns of any library as lists. The first column loads NumPy."""
 
 from __future__ import annotations
 
@@ -83,18 +83,20 @@ def column_of(values: Sequence[Any], annotation: Any, what: str) -> Column:
     Raises:
         UsageError: They do not fit into one: an integer has more than 64 bits, or arrays differ in shape.
     """
-    np, kind = needed("numpy", "openmillwheel[columns]", what), number_kind(annotation)
+    import numpy as np
+
+    kind = number_kind(annotation)
     try:
         if kind is float:
             given = [nan if one is None else one for one in values] if None in values else values
-            return np.array(given, np.float64)  # type: ignore[no-any-return]
+            return np.array(given, np.float64)
         if kind is not None:
-            return np.array(values, np.int64 if kind is int else np.bool_)  # type: ignore[no-any-return]
+            return np.array(values, np.int64 if kind is int else np.bool_)
         if is_numpy(plain := getattr(annotation, "__origin__", annotation)):
-            return np.stack(values) if plain is np.ndarray else np.array(values, plain)  # type: ignore[no-any-return]
+            return np.stack(values) if plain is np.ndarray else np.array(values, plain)
     except (OverflowError, ValueError) as error:
         raise UsageError(f"{what} is no column of NumPy: {error}. Take batch.values") from error
-    return np.fromiter(values, object, len(values))  # type: ignore[no-any-return]
+    return np.fromiter(values, object, len(values))
 
 
 def list_of(column: Any, what: str) -> list[Any]:

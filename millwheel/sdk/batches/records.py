@@ -102,12 +102,12 @@ class RecordBatch(Generic[In_co]):
 
     @property
     def timestamps(self) -> Column:
-        """The event times, in microseconds since the epoch: an array of int64. It needs NumPy."""
+        """The event times, in microseconds since the epoch: an array of int64."""
         return column_of(self._rows.timestamps, int, "batch.timestamps")
 
     @property
     def late(self) -> Column:
-        """Whether each record was below the low watermark when it came (G14): an array of bool. It needs NumPy."""
+        """Whether each record was below the low watermark when it came (G14): an array of bool."""
         return column_of(self._rows.late, bool, "batch.late")
 
     def column(self, name: str | None = None) -> Column:
@@ -121,7 +121,7 @@ class RecordBatch(Generic[In_co]):
             name: The field. None: the values themselves, such as those of a stream of ``float``.
 
         Raises:
-            UsageError: The records have no such field, it does not fit into an array, or NumPy is missing.
+            UsageError: The records have no such field, or it does not fit into an array.
             ValueDecodeError: A value does not decode as the stream's type.
         """
         what = "batch.column()" if name is None else f"batch.column({name!r})"
@@ -135,12 +135,13 @@ class RecordBatch(Generic[In_co]):
     def rows_by_key(self) -> dict[str, Column]:
         """The row numbers of each key, in their order, with the keys in the order of their first records.
 
-        They select from columns: ``prices[rows].mean()``. It needs NumPy.
+        They select from columns: ``prices[rows].mean()``.
         """
         rows: dict[bytes, list[int]] = {}
         for row, key in enumerate(self._rows.keys):
             rows.setdefault(key, []).append(row)
-        array = needed("numpy", "openmillwheel[columns]", "batch.rows_by_key()").array
+        from numpy import array
+
         return {key.decode(): array(found) for key, found in rows.items()}
 
     def to_arrow(self) -> Any:
@@ -237,8 +238,9 @@ class RecordBatch(Generic[In_co]):
         nulls = delivered.with_nulls()
         if kind is None or (names := fields.columns_of([(name, kind)], delivered.kinds(), nulls)) is None:
             return None
-        np = needed("numpy", "openmillwheel[columns]", "batch.column()")
+        import numpy as np
+
         found: Any = delivered.column(names[0], np.array(self._rows.indexes))
         if isinstance(found, NullableColumn):  # of floats: no other field that may be None has such a column
-            return np.where(found.valid, found.items, np.nan)  # type: ignore[no-any-return]
+            return np.where(found.valid, found.items, np.nan)
         return found  # type: ignore[no-any-return]

@@ -199,3 +199,64 @@ async def test_what_cannot_be_read_is_parsed_twice_at_most() -> None:
     assert len((await reading.read()).records) == 2
     assert parsed == {b"lamp": 2, b"broken": 2}  # on the loop, and one by one
     await reading.close()
+
+
+class Backlog(Handle):
+    """A partition with records enough for each read."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__([])
+        self.record = ScriptedMessage(b"x" * size)
+        self.asked: list[int] = []
+
+    def consume(self, most: int, *_: Any) -> list[ScriptedMessage]:
+        self.asked.append(most)
+        return [self.record] * most
+
+
+@pytest.mark.guarantee("G8", "G13")
+@pytest.mark.parametrize(
+    ("size", "asked"),
+    [(100, [1_000, 8_192, 8_192]), (500, [1_000, 1_835, 1_835]), (1_000, [1_000, 1_000, 1_000])],
+)
+async def test_a_backlog_is_read_at_once_in_parts_that_fit(size: int, asked: list[int]) -> None:
+    """Regression: 8,192 records of 200 bytes are too many for the loop, and half of them were read one by one."""
+    backlog, threads = Backlog(size), set[int]()
+
+    def parse(value: bytes) -> int:
+        threads.add(threading.get_ident())
+        return len(value)
+
+    reading = reader(backlog, read_as=ParsedValue(parse, alone=False))
+    await reading.begin(0)
+    for most in asked:
+        assert len((await reading.read()).records) == most
+    await reading.close()
+    assert backlog.asked == asked
+    assert threads == {threading.get_ident()}, "no read needs the thread"
+
+
+async def test_a_read_behind_one_that_was_not_possible_is_small() -> None:
+    backlog = Backlog(100)
+    reading = reader(backlog, read_as=ON_LOOP)
+    await reading.begin(0)
+    found = [len((await reading.read()).records)]
+    backlog.record = ScriptedMessage(b"x" * 200)  # 8,192 of them are too many bytes for the loop
+    found += [len((await reading.read()).records) for _ in range(3)]
+    await reading.close()
+    assert backlog.asked == [1_000, 8_192]
+    assert found == [1_000, 1_000, 1_000, 4_587]
+
+
+@pytest.mark.guarantee("G13")
+async def test_many_partitions_have_small_reads() -> None:
+    """All of them may read when an outbox becomes full."""
+    others = [reader(Ready([]), read_as=ON_LOOP) for _ in range(63)]
+    backlog = Backlog(10)
+    reading = reader(backlog, read_as=ON_LOOP)
+    await reading.begin(0)
+    await reading.read()
+    await reading.read()
+    for one in (*others, reading):
+        await one.close()
+    assert backlog.asked[1] <= 65_536 // 64

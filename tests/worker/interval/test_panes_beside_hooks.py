@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,13 +11,12 @@ import pytest
 import millwheel as mw
 from millwheel import agg, windows
 from millwheel.agg.aggregator import fold_of
-from millwheel.errors import NotInstalledError
 from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.store.contract import CorruptValueError
 from millwheel.windows.result import Row
-from millwheel.worker.interval import IntervalSettings, columns_from
+from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval.entry import PANES_FORMAT, decode_entry
 from millwheel.worker.interval.panes.changes import PaneChange, apply_changes, seal_changes
 from millwheel.worker.interval.panes.table import PaneTable, named_form
@@ -183,33 +180,6 @@ def test_windows_in_two_forms_stay_apart_in_a_merge() -> None:
         tables[1].form: [b"b"],
     }
     assert merged.others() == [merged.windows[0, 10, tables[1].form]]
-
-
-def test_a_worker_without_numpy_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = driver_of(Results())
-    driver.deliver(("a", "", 1))
-    driver.commit()
-    change = decode_entry(driver.entries[-1], "the entry").panes
-    monkeypatch.setitem(sys.modules, "numpy", None)
-    with pytest.raises(NotInstalledError, match=r"install openmillwheel\[columns\]"):
-        apply_changes(PaneTable(), change, "an entry")
-    with pytest.raises(NotInstalledError):
-        opened(driver)
-    with pytest.raises(mw.UsageError, match=r"install openmillwheel\[columns\]"):
-        columns_from(True)
-    assert columns_from(False) == 0
-    monkeypatch.undo()
-    successor = opened(driver)
-    assert panes(successor) == {("a", 10): 1}, "nothing was damaged"
-
-
-def test_a_numpy_that_does_not_load_ends_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wheel for another processor is found, and raises."""
-    (tmp_path / "numpy.py").write_text("raise RuntimeError('NumPy was built for another processor')")
-    monkeypatch.delitem(sys.modules, "numpy")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(mw.UsageError, match=r"another processor.*install openmillwheel\[columns\]"):
-        columns_from(True)
 
 
 @pytest.mark.parametrize("form", ["variance float", [["v", "variance float"], ["n", "count"]]])

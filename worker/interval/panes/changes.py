@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from millwheel.errors import NotInstalledError
 from millwheel.store.contract import CorruptValueError
 from millwheel.worker.interval.panes.key_index import distinct
 from millwheel.worker.interval.panes.plain import check_form
@@ -79,7 +78,7 @@ def whole_table(table: PaneTable) -> Iterator[PaneChange]:
 
 def _settled(window: WindowPanes) -> tuple[Rows, list[bytes]]:
     """The rows of all panes as of the last sealed commit, in increasing order, and their keys."""
-    import numpy as np  # here, because each computation has bases, and NumPy may be missing
+    import numpy as np  # here, because each computation has bases, and few have windows
 
     if window.first >= 0 and not window.closing:  # most windows: panes leave it in the order of their rows
         start = window.leaving.start if window.leaving else window.first
@@ -105,16 +104,10 @@ def apply_changes(table: PaneTable, changes: Sequence[PaneChange], where: str) -
 
     Raises:
         CorruptValueError: A change contradicts those before it; the error names ``where``.
-        NotInstalledError: NumPy is missing.
     """
     for change in changes:
         try:
             _apply(table, change)
-        except ImportError as error:
-            raise NotInstalledError(
-                f"{where}: it has windows by columns, and NumPy is not here ({error}): install openmillwheel[columns] "
-                "at this worker, and start it again"
-            ) from error
         except (IndexError, KeyError, TypeError, ValueError) as error:
             raise CorruptValueError(where, f"a change of windows that cannot be applied: {error!r}") from error
     table.settle()
