@@ -92,7 +92,7 @@ class BaseSnapshot:
 def freeze(registry: Registry, sequencer: int, commit: int, size_limit: int) -> BaseSnapshot:
     """Return the snapshot of ``registry`` as of ``commit``.
 
-    The cost is a few block copies. It does not depend on the number of intervals.
+    The cost does not depend on the number of intervals. Only a group whose intervals change meanwhile is copied.
     """
     return BaseSnapshot(
         sequencer,

@@ -65,7 +65,10 @@ class Listener:
         self._news.set()
 
     async def next(self) -> dict[str, BroadcastUpdate]:
-        """Wait for updates and return all of them since the last call. The first call returns the current values.
+        """Wait for updates and return those since the last call. The first call returns the current values.
+
+        Lists of all members of some groups may be left for further calls. Invariant: the work of a call has a bound
+        (G13). It lists the members of one large group at most, and the shard stands still meanwhile.
 
         Raises the exception that ended the watch.
         """
@@ -73,17 +76,21 @@ class Listener:
         if self._failure is not None:
             raise self._failure()
         self._news.clear()
-        news = {}
-        for group in self._whole:
+        news: dict[str, BroadcastUpdate] = {}
+        listed = 0
+        while self._whole and listed < MAX_WAITING_SEQUENCERS:
+            group = self._whole.pop()
             watermark, members = self._current(group)
             news[group] = BroadcastUpdate(watermark, tuple(members))
-        for group in (self._values.keys() | self._sequencers.keys()) - self._whole:
+            listed += len(members)
+        for group in (self._values.keys() | self._sequencers.keys()) - self._whole - news.keys():
             # Only if no value waits: to list all of a group's members takes long.
             watermark = self._values[group] if group in self._values else self._current(group)[0]
             news[group] = BroadcastUpdate(watermark, tuple(self._sequencers.get(group, {}).items()))
-        self._whole.clear()
         self._values.clear()
         self._sequencers.clear()
+        if self._whole:
+            self._news.set()
         return news
 
 
@@ -156,18 +163,18 @@ class BroadcastServicer(WatermarkServiceServicer):
 
 
 def _responses(news: dict[str, BroadcastUpdate]) -> Iterator[pb.WatchWatermarksResponse]:
-    """Split the updates into messages of bounded size.
+    """Split the updates into messages of bounded size. A message is made when it is asked for.
 
     A group's value comes with the last of its sequencers, or after them.
     """
     response = pb.WatchWatermarksResponse()
     room = _MAX_SEQUENCERS_PER_MESSAGE
     for group, update in news.items():
-        sequencers = sequencers_to_wire(update.sequencers) if update.sequencers else []
-        while len(sequencers) > room:
-            response.watermarks.add(group=group, watermark_us=MIN_TIMESTAMP, sequencers=sequencers[:room])
+        rest = update.sequencers
+        while len(rest) > room:
+            response.watermarks.add(group=group, watermark_us=MIN_TIMESTAMP, sequencers=sequencers_to_wire(rest[:room]))
             yield response
-            sequencers, response, room = sequencers[room:], pb.WatchWatermarksResponse(), _MAX_SEQUENCERS_PER_MESSAGE
-        response.watermarks.add(group=group, watermark_us=update.watermark, sequencers=sequencers)
-        room -= len(sequencers)
+            rest, response, room = rest[room:], pb.WatchWatermarksResponse(), _MAX_SEQUENCERS_PER_MESSAGE
+        response.watermarks.add(group=group, watermark_us=update.watermark, sequencers=sequencers_to_wire(rest))
+        room -= len(rest)
     yield response

@@ -8,12 +8,13 @@ the same fence: change both. Which members there are is decided there for key in
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from itertools import islice
 from typing import ClassVar, Final, Generic
 
 from millwheel.authority.journal import AuthorityEntry, KeysRow, ProcessRow
 from millwheel.authority.members import AnyMemberState, MemberState, MemberT, Refusal, state_key
+from millwheel.authority.minimum import SlotMinimum
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
-from millwheel.model.watermarks import MinTracker
 from millwheel.rpc.watermarks import WatermarkReport
 
 __all__ = ["Group", "journal_row", "row_size"]
@@ -31,7 +32,7 @@ class Group(ABC, Generic[MemberT]):
     ``changed_states``: the states of members whose newest value no entry has.
     """
 
-    __slots__ = ("_states", "_working", "changed_states", "name", "percentiles", "value")
+    __slots__ = ("_minimum", "_states", "changed_states", "name", "percentiles", "value")
 
     of_processes: ClassVar[bool] = False
     """Whether the members are processes: they may be idle, and for them plus infinity is final."""
@@ -43,8 +44,8 @@ class Group(ABC, Generic[MemberT]):
         self.changed_states: dict[MemberState[MemberT], None] = {}
         self._states: dict[bytes | str, MemberState[MemberT]] = {}
         """The members by :func:`~millwheel.authority.members.state_key`."""
-        self._working = MinTracker()
-        """The watermarks of the members that take part in the minimum. Missing members are at minus infinity."""
+        self._minimum = SlotMinimum()
+        """The watermarks of the members, each in the slot of its state. Idle members have MAX_TIMESTAMP there."""
 
     # Reports.
 
@@ -71,14 +72,11 @@ class Group(ABC, Generic[MemberT]):
         return state
 
     def _set(self, state: MemberState[MemberT], watermark: int, idle: bool = False) -> None:
-        working = self._working
-        working.add(watermark)
-        if not state.idle:
-            working.remove(state.watermark)
         state.watermark, state.idle = watermark, idle
+        self._minimum.set(state.slot, watermark)
         if idle:
             self._becomes_idle()
-            working.remove(watermark)
+            self._minimum.set(state.slot, MAX_TIMESTAMP)
 
     def rise(self) -> bool:
         """Decide a larger value if the members allow one. Return whether it is larger."""
@@ -90,7 +88,7 @@ class Group(ABC, Generic[MemberT]):
 
     def smallest(self) -> int:
         """The minimum over all members, up to which ``value`` may rise."""
-        least = self._working.min()
+        least = self._minimum.least()
         return self._at_rest() if least == MAX_TIMESTAMP else least
 
     # The journal.
@@ -100,7 +98,7 @@ class Group(ABC, Generic[MemberT]):
         keys: list[KeysRow] = []
         processes: list[ProcessRow] = []
         used = 0
-        for state in list(self.changed_states):
+        for state in list(islice(self.changed_states, size // _ROW_BYTES + 1)):
             if used >= size:
                 break
             row = journal_row(state)
@@ -120,15 +118,13 @@ class Group(ABC, Generic[MemberT]):
 
     def _put(self, state: MemberState[MemberT]) -> None:
         self._states[state_key(state.member)] = state
-        if not state.idle:
-            self._working.add(state.watermark)
+        state.slot = self._minimum.add(MAX_TIMESTAMP if state.idle else state.watermark)
 
     def _drop(self, state: MemberState[MemberT]) -> None:
         """Forget a member. Another one has its value, or none needs it."""
         del self._states[state_key(state.member)]
         self.changed_states.pop(state, None)
-        if not state.idle:
-            self._working.remove(state.watermark)
+        self._minimum.free(state.slot)
 
     @abstractmethod
     def _is_superseded(self, report: WatermarkReport) -> bool:

@@ -49,12 +49,11 @@ class InjectorGroup(Group[str]):
         self._count_missing()
 
     def _count_missing(self) -> None:
-        missing = sum(name not in self._states for name in self.expected) or int(not self._states)
-        if missing > self._missing:
-            self._working.add(MIN_TIMESTAMP, missing - self._missing)
-        elif missing < self._missing:
-            self._working.remove(MIN_TIMESTAMP, self._missing - missing)
-        self._missing = missing
+        self._missing = sum(name not in self._states for name in self.expected) or int(not self._states)
+
+    def smallest(self) -> int:
+        """The minimum over all processes. A missing one is at minus infinity."""
+        return MIN_TIMESTAMP if self._missing else super().smallest()
 
     def expect(self, names: Iterable[str], as_of: int = 0) -> None:
         """Replace the expected set. Processes outside it are forgotten.

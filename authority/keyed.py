@@ -8,7 +8,7 @@ Invariant: every member's watermark is at or above the decided value.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final
 
@@ -124,8 +124,8 @@ class KeyedGroup(Group[KeyInterval]):
             return
         self._set(state, watermark)
 
-    def states(self) -> list[MemberState[KeyInterval]]:
-        """Return a copy of all members in key order."""
+    def states(self) -> Sequence[MemberState[KeyInterval]]:
+        """Return all members in key order, as of now."""
         return self._map.values()
 
     def work(self, since: int) -> Work:

@@ -40,7 +40,7 @@ class MemberState(Generic[MemberT]):
 
     The other fields come from the last report, serve ``explain``, and are lost at a restart. ``reported_at`` is None
     if there was no report since the sequencer was accepted, or since the restart. ``pending`` is the pending work
-    that the owner last published.
+    that the owner last published. ``slot`` is its place in the group's minimum; its group sets it.
     """
 
     __slots__ = (
@@ -53,6 +53,7 @@ class MemberState(Generic[MemberT]):
         "pending_at",
         "reported_at",
         "sequencer",
+        "slot",
         "subject",
         "watermark",
     )
@@ -62,6 +63,7 @@ class MemberState(Generic[MemberT]):
         self.sequencer = sequencer
         self.watermark = watermark
         self.idle = idle
+        self.slot = -1
         self.input_watermark: int = MIN_TIMESTAMP
         self.hold: HoldKind.ValueType = HoldKind.HOLD_KIND_UNSPECIFIED
         self.subject = ""

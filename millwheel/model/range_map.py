@@ -10,7 +10,7 @@ the tails of three lists. That is one block copy for each list, without work for
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Generic, TypeVar
 
@@ -28,12 +28,14 @@ class RangeMap(Generic[V]):
     copies to the remains.
     """
 
-    __slots__ = ("_pieces", "_starts", "_values")
+    __slots__ = ("_are_values_shared", "_pieces", "_starts", "_values")
 
     def __init__(self) -> None:
         self._starts: list[bytes] = []
         self._pieces: list[KeyInterval] = []
         self._values: list[V] = []
+        self._are_values_shared = False
+        """Whether a caller has the list of the values. Invariant: a list that a caller has never changes."""
 
     @classmethod
     def from_items(cls, items: Iterable[tuple[KeyInterval, V]]) -> RangeMap[V]:
@@ -56,9 +58,14 @@ class RangeMap(Generic[V]):
         """All pieces in key order. The caller must not change the map during the iteration."""
         return zip(self._pieces, self._values, strict=True)
 
-    def values(self) -> list[V]:
-        """A copy of the values, in key order of their pieces."""
-        return self._values.copy()
+    def values(self) -> Sequence[V]:
+        """The values in key order of their pieces. Later assignments do not change the list.
+
+        The next assignment copies the list, if there is one. To copy 100,000 values takes milliseconds, because each
+        of them is counted.
+        """
+        self._are_values_shared = True
+        return self._values
 
     def exact(self, interval: KeyInterval) -> V | None:
         """The value of the piece that is exactly ``interval``; None if there is no such piece."""
@@ -92,6 +99,8 @@ class RangeMap(Generic[V]):
 
     def assign(self, interval: KeyInterval, value: V) -> None:
         """Make ``interval`` one piece with ``value``. A piece that this cuts keeps its part outside the interval."""
+        if self._are_values_shared:
+            self._values, self._are_values_shared = self._values.copy(), False
         index = self._index_of(interval)
         if index is not None:
             self._values[index] = value

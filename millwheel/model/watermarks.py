@@ -1,7 +1,7 @@
 """The minima that make up low watermarks (sections 4.5 and 7.2).
 
 :class:`MinTracker` keeps the smallest of many timestamps, which are added and removed. An interval uses it for pending
-records, productions and holds. The authority uses it for the values of a computation's intervals.
+records, productions and holds. The authority has many more values, and its own structure (``authority/minimum.py``).
 
 :class:`InputWatermark` is the minimum over the broadcast values of a consumer's groups. The consumer computes that
 minimum itself, so the authority's values are never ahead of it.

@@ -8,14 +8,16 @@ from typing import Any
 from millwheel.authority.group import Group
 from millwheel.authority.injected import InjectorGroup
 from millwheel.authority.keyed import KeyedGroup
+from millwheel.authority.minimum import SlotMinimum
 from millwheel.authority.registry import Registry
 from millwheel.authority.reporting import ReportingServicer
 from millwheel.authority.writer import JournalWriter
 from millwheel.client.watermark_streams import ReportStream
+from millwheel.model.range_map import RangeMap
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.store.contract import Append
 from millwheel.worker.owner import OwnerCore
-from simulation.mutations.base import mutation, replace, rewrite
+from simulation.mutations.base import mutation, replace, rewrite, rewriting
 
 __all__: list[str] = []
 
@@ -122,7 +124,54 @@ def published_unjournaled() -> None:
 def furthest_interval() -> None:
     """The authority broadcasts the largest value of all intervals."""
     furthest = "max(state.watermark for state in self._map.values())"
-    rewrite(KeyedGroup.smallest, "least = self._working.min()", f"least = {furthest}")
+    rewrite(KeyedGroup.smallest, "least = self._minimum.least()", f"least = {furthest}")
+
+
+rewriting(
+    "raised-members-unread",
+    "G8",
+    "a group's minimum is read again after its smallest member rises",
+    SlotMinimum,
+    "before == smallest or ",
+    "",
+)
+
+rewriting(
+    "lowered-members-unread",
+    "G7",
+    "a group's minimum is read again after a member falls below it",
+    SlotMinimum,
+    " or watermark < smallest",
+    "",
+    seeds=0,
+    test="tests/authority/test_minimum.py::test_the_minimum_is_that_of_all_members",
+    why="a member seldom falls: it joins at the smallest value of the keys that it takes",
+)
+
+rewriting(
+    "rows-of-blocks-unread",
+    "G7",
+    "the minimum of a large group is that of all of its blocks",
+    SlotMinimum,
+    "changed.add(block // _BLOCK)",
+    "changed.add(0)",
+    seeds=0,
+    test="tests/authority/test_minimum.py::test_the_minimum_of_many_members_is_exact",
+    why="simulated groups have one row of blocks",
+)
+
+
+rewriting(
+    "shared-values-assigned",
+    "G7",
+    "the members of a base that is being written are those of one commit",
+    RangeMap,
+    "if self._are_values_shared:",
+    "if False:",
+    seeds=0,
+    test="tests/model/test_range_map.py::test_a_list_of_values_stays_as_it_was",
+    why="in a simulated run few intervals move while a base is written",
+)
 
 
 @mutation("G7", "a stream's watermark waits for every process that is expected")
@@ -140,8 +189,7 @@ def unexpected_injectors() -> None:
 )
 def idle_ones_counted() -> None:
     """The minimum waits for what a process had reached when it became idle."""
-    idle = "self._promised = max(self._promised, self.smallest())"
-    rewrite(InjectorGroup, idle, f"self._working.add(self._working.min())\n    {idle}")
+    rewrite(InjectorGroup, "self._minimum.set(state.slot, MAX_TIMESTAMP)", "pass")
 
 
 @mutation("G7", "a shard's new owner starts from the base that its journal names")

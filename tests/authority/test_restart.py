@@ -10,10 +10,10 @@ from millwheel.authority.journal import AuthorityEntry, Part, decode_entry, deco
 from millwheel.authority.messages import AppendJournaled, BroadcastValues, SnapshotWritten, WriteSnapshot
 from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import MIN_TIMESTAMP
-from millwheel.rpc.watermarks import Member
+from millwheel.rpc.watermarks import Member, WatermarkReport
 from millwheel.store.contract import CorruptValueError, SequencerRefusedError
 from millwheel.testing.store_effects import result_of
-from tests.authority.shard import GROUP, INJECTOR, JOURNAL, Shard, cut
+from tests.authority.shard import GROUP, INJECTOR, JOURNAL, Shard, by_columns, cut
 
 LEFT, RIGHT = cut(b"m")
 SMALL = CoreSettings(entry_bytes=200, part_bytes=150, snapshot_bytes=1_000)
@@ -212,6 +212,28 @@ def test_an_entry_of_a_bounded_size_leaves_the_rest_to_the_next() -> None:
     assert max(sizes) < 400
     assert shard.known() == 7
     shard.restart()
+
+
+@pytest.mark.guarantee("G13", section="7.2")
+def test_parts_and_entries_have_a_bounded_number_of_rows() -> None:
+    """The shard stands still while one is made. The bound is that of the product's own settings."""
+    shard, most = Shard(), 8_193
+    pieces = cut(*(b"%05d" % n for n in range(1, 2 * most)))
+    reports = [WatermarkReport(GROUP, keys, sequencer, 7) for sequencer, keys in enumerate(pieces, start=1)]
+    for report in reports:
+        shard.begin_accept(report.member, report.sequencer)
+    shard.receive(by_columns(reports))
+    entries = []
+    while append := shard.next_append():
+        entries.append(decode_entry(append.entry, "an entry"))
+        result_of(shard.store.append(JOURNAL, append))
+        shard.handle(AppendJournaled())
+    head = result_of(shard.store.read_head(JOURNAL))
+    parts = [decode_part(blob, "a part") for blob in result_of(shard.store.read_parts(JOURNAL, head.parts))]
+    assert sum(len(entry.changes) for entry in entries) == len(pieces) == sum(len(part.keys) for part in parts)
+    assert max(len(entry.changes) + sum(map(len, entry.keys.values())) for entry in entries) <= most
+    assert max(len(part.keys) for part in parts) <= most
+    assert shard.known() == 7
 
 
 @pytest.mark.guarantee("G4")

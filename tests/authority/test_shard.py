@@ -16,7 +16,7 @@ from millwheel.authority.shard import AuthorityShard, ShardSettings
 from millwheel.authority.writer import JournalWriter
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
-from millwheel.rpc.watermarks import AcceptRefusedError, BroadcastUpdate, WatermarkReport
+from millwheel.rpc.watermarks import AcceptRefusedError, BroadcastUpdate, Member, WatermarkReport
 from millwheel.store.contract import Append, JournalMissingError, PartId, SequencerRefusedError, StateStore
 from millwheel.store.memory import MemoryStore
 from tests.authority.shard import GROUP, INJECTOR, JOURNAL, STREAM, cut
@@ -358,6 +358,28 @@ async def test_a_listener_keeps_a_bounded_number_of_sequencers(monkeypatch: pyte
     for sequencer, keys in enumerate(cut(b"a", b"b", b"c", b"d", b"e"), start=1):
         listener.publish({}, [(GROUP, keys, sequencer)])
         assert len(kept(listener, KeyInterval)) <= 3
+
+
+@pytest.mark.guarantee("G13")
+async def test_a_listener_of_large_groups_gets_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To list all members of all groups in one turn would stop the shard. Small groups come together."""
+    monkeypatch.setattr("millwheel.authority.broadcasts.MAX_WAITING_SEQUENCERS", 3)
+    listed: list[str] = []
+
+    def current(group: str) -> tuple[int, list[tuple[Member, int]]]:
+        listed.append(group)
+        members = cut(b"a", b"b", b"c", b"d") if "large" in group else cut()
+        return 7, [(keys, 1) for keys in members]
+
+    listener = Listener(["large.1", "large.2", "large.3"], current)
+    found: dict[str, int] = {}
+    for calls in range(1, 4):
+        listener.publish(dict.fromkeys(listener.groups, 7), [])
+        news = await listener.next()
+        assert len(listed) == calls, "one large group for each call"
+        found |= {group: len(update.sequencers) for group, update in news.items() if update.sequencers}
+    assert found == dict.fromkeys(listener.groups, 5)
+    assert len(await Listener(["small.1", "small.2"], current).next()) == 2
 
 
 @pytest.mark.paper(section="5.2")

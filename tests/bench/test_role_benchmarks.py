@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.authority import core, service
+from bench.authority.pauses import MeasuredShard
 from bench.cache import Sizes, measure
 from bench.master import measure as measure_master
 from bench.report import Figure
@@ -18,6 +19,15 @@ def test_the_authority_alone_is_measured() -> None:
     found = {one.name: one.value for one in core.measure(2_000, rounds=2)}
     assert found["authority.intervals"] == 2_000
     assert all(value > 0 for name, value in found.items() if "restore" not in name and "base" not in name)
+
+
+def test_the_steps_of_a_shard_are_measured() -> None:
+    """After some rounds, a base is due."""
+    shard = MeasuredShard(5_000)
+    for _ in range(5):
+        shard.round()
+    assert len(shard.steps["1,000 reports"]) == 25
+    assert shard.steps["a part of a base"]
 
 
 @pytest.mark.timeout(120)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from time import perf_counter
 
@@ -92,6 +93,21 @@ def test_gaps_name_the_uncovered_keys() -> None:
     assert made.gaps(KeyInterval(b"d", b"n")) == [KeyInterval(b"f", b"m")]
     assert made.gaps(KeyInterval(b"m", b"n")) == []
     assert RangeMap().gaps() == [ALL_KEYS]
+
+
+@pytest.mark.guarantee("G7", section="7.2")
+@settings(max_examples=200)
+@given(st.lists(st.tuples(steps, st.booleans()), max_size=25))
+def test_a_list_of_values_stays_as_it_was(history: list[tuple[tuple[KeyInterval, int], bool]]) -> None:
+    """A base of the authority keeps such a list while members move."""
+    made: RangeMap[int] = RangeMap()
+    taken: list[tuple[Sequence[int], list[int]]] = []
+    for (interval, value), is_taken in history:
+        made.assign(interval, value)
+        if is_taken:
+            taken.append((made.values(), list(made.values())))
+        assert list(made.values()) == [found for _, found in made.items()]
+    assert all(list(values) == copy for values, copy in taken)
 
 
 def test_only_a_whole_piece_is_exact() -> None:
