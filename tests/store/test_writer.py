@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from millwheel.store import writer
 from millwheel.store.contract import StoreUnavailableError
 from millwheel.store.directory import DatabaseDirectory
 from millwheel.store.rocks import Rocks, RowBatch
-from millwheel.store.writer import Notice, StoreThread
+from millwheel.store.writer import Notice, StoreThread, rest_after
 from tests.patience import patience
 
 LARGE = 1 << 20
@@ -132,3 +134,37 @@ async def test_a_caller_that_fails_takes_no_other_along(opened: Opened, size: in
     async with asyncio.timeout(patience(5)):
         assert await ended.get() is None
     assert failures == [fault]
+
+
+class Slice:
+    """Work of one slice, which takes until a time after it has begun."""
+
+    def __init__(self, seconds: float) -> None:
+        self.begun = threading.Event()
+        self._seconds = seconds
+
+    def advance(self, batch: RowBatch) -> bool:
+        self.begun.set()
+        time.sleep(self._seconds)
+        batch.put(b"row", b"")
+        return True
+
+
+@pytest.mark.parametrize("here", [True, False])
+async def test_a_short_slice_takes_no_call_off_the_loop(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, here: bool
+) -> None:
+    """Regression: while rows were flushed, each commit had a handover and a sync of its own."""
+    opened.rocks.resume.set()
+    monkeypatch.setattr(writer, "SLICE_WAIT_SECONDS", patience(20) if here else 0.0)
+    work = Slice(0.05)
+    flush = asyncio.ensure_future(opened.thread.call_sliced(work))
+    await asyncio.sleep(0)
+    assert await asyncio.to_thread(work.begun.wait, patience(5))
+    async with asyncio.timeout(patience(30)):
+        await asyncio.gather(opened.call("small"), flush)
+    assert opened.written == [("small", here)]
+
+
+def test_the_loop_has_half_of_the_time_of_a_flush() -> None:
+    assert [rest_after(took) for took in (0.0, 0.0004, 0.5)] == [20e-6, 0.0004, 0.001]
