@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -137,33 +136,46 @@ async def test_a_caller_that_fails_takes_no_other_along(opened: Opened, size: in
 
 
 class Slice:
-    """Work of one slice, which takes until a time after it has begun."""
+    """Work of one slice, which ends when it may, or after some seconds."""
 
     def __init__(self, seconds: float) -> None:
-        self.begun = threading.Event()
+        self.begun, self.may_end = threading.Event(), threading.Event()
         self._seconds = seconds
 
     def advance(self, batch: RowBatch) -> bool:
         self.begun.set()
-        time.sleep(self._seconds)
+        self.may_end.wait(self._seconds)
         batch.put(b"row", b"")
         return True
 
 
-@pytest.mark.parametrize("here", [True, False])
-async def test_a_short_slice_takes_no_call_off_the_loop(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch, here: bool
-) -> None:
-    """Regression: while rows were flushed, each commit had a handover and a sync of its own."""
+async def flush_of(opened: Opened, work: Slice) -> asyncio.Future[None]:
+    """A flush whose slice is being written."""
     opened.rocks.resume.set()
-    monkeypatch.setattr(writer, "SLICE_WAIT_SECONDS", patience(20) if here else 0.0)
-    work = Slice(0.05)
     flush = asyncio.ensure_future(opened.thread.call_sliced(work))
     await asyncio.sleep(0)
     assert await asyncio.to_thread(work.begun.wait, patience(5))
+    return flush
+
+
+async def test_a_short_slice_takes_no_call_off_the_loop(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: while rows were flushed, each commit had a handover and a sync of its own."""
+    monkeypatch.setattr(writer, "SLICE_WAIT_SECONDS", patience(20))
+    flush = await flush_of(opened, Slice(0.05))
     async with asyncio.timeout(patience(30)):
         await asyncio.gather(opened.call("small"), flush)
-    assert opened.written == [("small", here)]
+    assert opened.written == [("small", True)]
+
+
+async def test_the_loop_does_not_wait_for_a_long_slice(opened: Opened) -> None:
+    work = Slice(patience(20))
+    flush = await flush_of(opened, work)
+    small = opened.call("small")
+    await turns()
+    work.may_end.set()
+    async with asyncio.timeout(patience(30)):
+        await asyncio.gather(small, flush)
+    assert opened.written == [("small", False)]
 
 
 def test_the_loop_has_half_of_the_time_of_a_flush() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import pytest
-
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.journal import OwnedJournal
 
@@ -20,7 +18,6 @@ def base_at(name: str, entries: int) -> int:
     return journal.committed
 
 
-@pytest.mark.guarantee("G12", section="6.2")
 def test_bases_of_one_records_way_are_apart() -> None:
     """Regression: two stages and a log wrote and deleted theirs together, and records waited for 30 to 45 ms."""
     way = ["first.100001.j100002", "second.100004.j100005", "stages/by-page.log.100007.j100008"]
