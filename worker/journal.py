@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from zlib import crc32
 
 from millwheel.store.contract import Append, JournalHead, PartId
 from millwheel.worker.journal_base import JournalBase
@@ -60,6 +61,8 @@ class OwnedJournal(JournalBase):
         """``deflates``: whether the store may deflate entries."""
         super().__init__(name, sequencer)
         self._deflates = deflates
+        self._early = crc32(name.encode()) & 0xFF
+        """How much sooner than others the journal has a base, in parts of a 256th of a quarter."""
         self.sealed = 0
         """The newest commit number assigned to a batch."""
         self.truncation_point = 0
@@ -140,7 +143,13 @@ class OwnedJournal(JournalBase):
     # Bases.
 
     def needs_base(self, entries: int, size: int) -> bool:
-        """Whether so much is above the truncation point that a base is due, and one can be captured."""
+        """Whether so much is above the truncation point that a base is due, and one can be captured.
+
+        Invariant: journals with as many commits have their bases at different times. So the name takes up to a quarter
+        off ``entries``. The journals of one record's way have a commit each for a batch. Were their bases due together,
+        the records meanwhile would wait for all that these write and delete.
+        """
+        entries -= entries // 64 * self._early // 16
         return (self.above >= entries or self.bytes >= size) and self.may_write_base()
 
     def may_write_base(self) -> bool:

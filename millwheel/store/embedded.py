@@ -127,8 +127,12 @@ class EmbeddedStore:
         return await self._read(read)
 
     async def delete_entries(self, journal: str, below: int) -> None:
-        """See :meth:`StateStore.delete_entries`. ValueError if a takeover would miss one of them."""
-        await self._thread.call(lambda batch: self.heads.delete_entries(journal, below, batch), sync=False)
+        """See :meth:`StateStore.delete_entries`. ValueError if a takeover would miss one of them.
+
+        Appends and the event loop take turns with it, and wait for ``MAX_DELETED_ENTRIES`` of them at most.
+        """
+        while await self._thread.call(lambda batch: self.heads.delete_entries(journal, below, batch), sync=False):
+            pass
 
     async def write_part(self, journal: str, part: PartId, blob: bytes) -> None:
         """See :meth:`StateStore.write_part`. JournalMissingError if there is no such journal."""

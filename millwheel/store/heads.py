@@ -5,13 +5,18 @@ One process owns the database, so its store thread can check every conditional w
 
 from __future__ import annotations
 
+from typing import Final
+
 from millwheel.model.envelope import wrap
 from millwheel.store import journal_rules as rules
 from millwheel.store import layout
 from millwheel.store.contract import Append, CorruptValueError, JournalHead, PartId
 from millwheel.store.rocks import Rocks, RowBatch
 
-__all__ = ["JournalHeads"]
+__all__ = ["MAX_DELETED_ENTRIES", "JournalHeads"]
+
+MAX_DELETED_ENTRIES: Final = 256
+"""Entries that are deleted in one write: about half a millisecond, in which the event loop does nothing else."""
 
 
 class JournalHeads:
@@ -114,22 +119,25 @@ class JournalHeads:
         self._heads[journal] = head
         return head.truncation_point != held.truncation_point
 
-    def delete_entries(self, journal: str, below: int, batch: RowBatch) -> None:
-        """Stage the deletion of all entries with a commit below ``below``.
+    def delete_entries(self, journal: str, below: int, batch: RowBatch) -> bool:
+        """Stage the deletion of entries with a commit below ``below``. Returns whether some are left for a later call.
 
         Reads are faster after single deletions than after a range deletion. Single deletions need a known first entry.
         """
         head = self.find(journal)
         if head is None:
-            return
+            return False
         rules.check_deletable(journal, head, below)
         first = self._first.get(journal)
         if first is None:
             batch.delete_range(layout.entry_key(journal, 0), layout.entry_key(journal, below))
-        else:
-            for commit in range(first, below):
-                batch.delete(layout.entry_key(journal, commit))
-        self._first[journal] = max(first or 0, below)
+            self._first[journal] = below
+            return False
+        upto = min(below, first + MAX_DELETED_ENTRIES)
+        for commit in range(first, upto):
+            batch.delete(layout.entry_key(journal, commit))
+        self._first[journal] = max(first, upto)
+        return upto < below
 
     def delete_parts(self, journal: str, parts: list[PartId], batch: RowBatch) -> None:
         """Stage the deletion of parts that the head does not name."""

@@ -35,7 +35,7 @@ from millwheel.store.contract import StoreUnavailableError
 from millwheel.store.held_calls import HeldCalls
 from millwheel.store.rocks import Rocks, RowBatch
 
-__all__ = ["Notice", "SlicedWork", "StoreThread"]
+__all__ = ["SLICE_WAIT_SECONDS", "Notice", "SlicedWork", "StoreThread", "rest_after"]
 
 Result = TypeVar("Result")
 
@@ -43,8 +43,14 @@ _SMALL_BYTES: Final = 64 << 10
 """The largest call that is committed in place, so that its write and sync stay short."""
 _SYNC_AGAIN_SECONDS: Final = 0.1
 """After how long the thread is asked again for a sync that has failed."""
-_YIELD_SECONDS: Final = 20e-6
+SLICE_WAIT_SECONDS: Final = 0.0005
+"""How long the event loop waits for the slice that is being written, before it queues its calls for the thread.
+
+Most slices take less. By the thread, each commit of a record's way would have a handover and a sync of its own."""
+_SHORTEST_REST_SECONDS: Final = 20e-6
 """The pause after each slice. Building a slice holds the interpreter lock, so the pause lets other threads run."""
+_LONGEST_REST_SECONDS: Final = 0.001
+"""Up to this time, the pause is as long as its slice. So the event loop has half of the time, or more."""
 
 
 class SlicedWork(Protocol):
@@ -229,7 +235,7 @@ class StoreThread:
         group, self._here = self._here, []
         if not group:
             return
-        if self._outstanding or self._closed or self._stale or not self._writing.acquire(blocking=False):
+        if self._outstanding or self._closed or self._stale or not self._may_write():
             for call in group:
                 self._enqueue(call, fail=True)
             if self._held.waits:  # this may have been the step that was to sync for them
@@ -250,11 +256,15 @@ class StoreThread:
         if self._held.waits:
             self._want_step(asyncio.get_running_loop())
 
+    def _may_write(self) -> bool:
+        """Take the lock of the writer, unless the thread keeps it. Without calls, the thread has it for slices only."""
+        return self._writing.acquire(timeout=SLICE_WAIT_SECONDS)
+
     def _sync_here(self) -> None:
         """Sync what calls are held for: in place, or by the thread if the disk is slow or that is not possible."""
         loop, began = asyncio.get_running_loop(), time.perf_counter()
         possible = not (self._outstanding or self._closed or self._stale) and self._place.allows(began)
-        if possible and self._writing.acquire(blocking=False):
+        if possible and self._may_write():
             try:
                 if self._rocks.unsynced:
                     self._rocks.sync()
@@ -384,7 +394,7 @@ class StoreThread:
                 waiting.future.get_loop().call_soon_threadsafe(self._step)
 
     def _advance_slice(self) -> None:
-        call = self._sliced[0]
+        call, began = self._sliced[0], time.perf_counter()
         try:
             with self._writing:
                 self._recover()
@@ -403,7 +413,7 @@ class StoreThread:
         else:
             if done:
                 self._end_sliced(None)
-            time.sleep(_YIELD_SECONDS)
+            time.sleep(rest_after(time.perf_counter() - began))
 
     def _end_sliced(self, error: Exception | None) -> None:
         _answer([self._sliced.popleft()], error)
@@ -415,6 +425,11 @@ class StoreThread:
             for reload in self._reloads:
                 reload()
             self._stale = False
+
+
+def rest_after(took: float) -> float:
+    """The seconds between a slice that took so long and the next one."""
+    return min(max(took, _SHORTEST_REST_SECONDS), _LONGEST_REST_SECONDS)
 
 
 def _nothing(batch: RowBatch) -> None:

@@ -10,6 +10,7 @@ from millwheel.worker.interval.commits.commits import CommitPipeline
 from millwheel.worker.interval.intake import IntervalIntake
 from millwheel.worker.interval.panes.table import WindowPanes
 from millwheel.worker.interval.pump import IntervalPump
+from millwheel.worker.journal import OwnedJournal
 from simulation.mutations.base import mutation, replace, rewrite, rewriting
 
 __all__: list[str] = []
@@ -28,6 +29,19 @@ def floor_first() -> None:
 def endless_journals() -> None:
     """Intervals write no bases, so their truncation points stand still."""
     rewrite(Checkpointer, "    if journal.needs_base(", "    return False\n    if journal.needs_base(")
+
+
+rewriting(
+    "bases_at_one_time",
+    "G8",
+    "journals with as many commits have their bases at different times",
+    OwnedJournal.needs_base,
+    "entries -= entries // 64 * self._early // 16",
+    "pass",
+    seeds=0,
+    test="tests/worker/test_base_times.py::test_bases_of_one_records_way_are_apart",
+    why="the simulator's journals have bases after a few entries",
+)
 
 
 @mutation("G12", "a changed state stays in memory until its row is acknowledged")

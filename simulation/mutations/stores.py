@@ -163,6 +163,45 @@ rewriting(
 
 
 rewriting(
+    "slices_take_calls_along",
+    "G8",
+    "the event loop waits for a short slice of a flush, and commits its small calls itself",
+    StoreThread,
+    "self._writing.acquire(timeout=SLICE_WAIT_SECONDS)",
+    "self._writing.acquire(blocking=False)",
+    seeds=0,
+    test="tests/store/test_writer.py::test_a_short_slice_takes_no_call_off_the_loop",
+    why="in the simulator the thread is idle between two steps",
+)
+
+
+rewriting(
+    "flushes_without_rests",
+    "G8",
+    "a flush rests after each slice, so that the event loop has half of the time",
+    writer.rest_after,
+    "max(took, _SHORTEST_REST_SECONDS)",
+    "_SHORTEST_REST_SECONDS",
+    seeds=0,
+    test="tests/store/test_writer.py::test_the_loop_has_half_of_the_time_of_a_flush",
+    why="slices take no time in the simulator",
+)
+
+
+rewriting(
+    "entries_deleted_at_once",
+    "G8",
+    "the embedded store deletes entries in pieces, and appends come between",
+    JournalHeads.delete_entries,
+    "min(below, first + MAX_DELETED_ENTRIES)",
+    "below",
+    seeds=0,
+    test="tests/store/test_embedded.py::test_many_entries_are_deleted_in_pieces",
+    why="a deletion takes no time in the simulator",
+)
+
+
+rewriting(
     "busy_loops_wait_for_syncs",
     "G8",
     "syncs on the event loop take a quarter of its time at most, unless they are as short as a handover",

@@ -18,21 +18,27 @@ from tests.patience import patience
 async def echoed(name: str) -> AsyncIterator[tuple[Links, asyncio.StreamReader, asyncio.StreamWriter]]:
     """A connection, through links, to a server that says everything again; this process is called ``name``."""
     (port,) = free_ports(1, "0.0.0.0")
+    echoes: set[asyncio.Task[None]] = set()
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(1_000):
             writer.write(data)
         writer.close()
+        await writer.wait_closed()
 
-    server = await asyncio.start_server(echo, "127.0.0.1", port)
-    async with Links(lambda: {name: os.getpid()}) as links:
-        await links.link("echo", f"127.0.0.1:{port}")
-        reader, writer = await asyncio.open_connection(through("127.0.0.1"), port)
-        try:
-            yield links, reader, writer
-        finally:
-            writer.close()
-            server.close()
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        echoes.add(asyncio.ensure_future(echo(reader, writer)))
+
+    async with await asyncio.start_server(accept, "127.0.0.1", port):
+        async with Links(lambda: {name: os.getpid()}) as links:
+            await links.link("echo", f"127.0.0.1:{port}")
+            reader, writer = await asyncio.open_connection(through("127.0.0.1"), port)
+            try:
+                yield links, reader, writer
+            finally:
+                writer.close()
+        # The links are closed, so each echo ends. One that is left to the collector fails another test.
+        await asyncio.gather(*echoes)
 
 
 async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, text: bytes, within: float) -> bytes:

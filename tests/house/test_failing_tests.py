@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -172,3 +174,25 @@ def test_time_limits_of_tests_are_multiplied_by_one_factor(request: pytest.Fixtu
     marker = request.node.get_closest_marker("timeout")
     assert marker is not None
     assert marker.args[0] == float(request.config.getini("timeout")) * SLOWNESS
+
+
+class Farewell(asyncio.Protocol):
+    """Closes each connection at once."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_connection_to_a_closing_server_is_closed(turns: int) -> None:
+    """Regression: asyncio forgot a connection that it had accepted in the same turn. Another test found its socket."""
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(Farewell, "127.0.0.1", 0)
+    with socket.create_connection(server.sockets[0].getsockname()) as client:
+        client.setblocking(False)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        server.close()
+        async with asyncio.timeout(patience(5)):
+            with suppress(ConnectionResetError):
+                assert await loop.sock_recv(client, 1) == b""

@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from millwheel.embedded.database import EmbeddedDatabase
 from millwheel.model.incarnation import IncarnationId
-from millwheel.store import layout
+from millwheel.store import heads, layout
 from millwheel.store.contract import (
     Append,
     JournalHead,
@@ -47,9 +48,13 @@ class WatchedRocks(Rocks):
         if self.fail_before:
             self._failure = "injected"
         super().write(batch)
+        self.written()
         if self.fail_after:
             self._failure = "injected"
             raise StoreUnavailableError("injected")
+
+    def written(self) -> None:
+        """A write is made. Tests look at it."""
 
     def sync(self) -> None:
         self.syncs += 1
@@ -328,6 +333,24 @@ async def test_deleted_entries_stay_deleted_after_a_restart(tmp_path: Path) -> N
         await database.store.delete_entries("j", 8)
         await database.store.delete_entries("j", 9)
         assert database.rocks.keys(*keys) == [layout.entry_key("j", 9), layout.entry_key("j", 10)]
+
+
+async def test_many_entries_are_deleted_in_pieces(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: 5,000 entries were deleted at once, and the event loop stood still for 5 to 9 ms."""
+    store, rocks, many = opened.store, opened.rocks, 4 * heads.MAX_DELETED_ENTRIES
+    await asyncio.gather(*(store.append("j", entry(commit, sync=False)) for commit in range(1, many + 1)))
+    await store.append("j", entry(many + 1, truncation_point=many))
+    kept = layout.entry_key("j", 0), layout.entry_key("j", 2 * many)
+    left: list[int] = []
+    monkeypatch.setattr(rocks, "written", lambda: left.append(len(rocks.keys(*kept))))
+    deletion = asyncio.ensure_future(store.delete_entries("j", many + 1))
+    await asyncio.sleep(0)
+    await store.append("j", entry(many + 2, truncation_point=many))
+    assert not deletion.done(), "an append waits for a piece, and not for the whole"
+    await deletion
+    assert left[-1] == 2
+    assert max(before - after for before, after in pairwise(left)) <= heads.MAX_DELETED_ENTRIES
+    assert len(left) >= 4
 
 
 @pytest.mark.parametrize("applied", [False, True])

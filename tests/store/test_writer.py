@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from millwheel.store import writer
 from millwheel.store.contract import StoreUnavailableError
 from millwheel.store.directory import DatabaseDirectory
 from millwheel.store.rocks import Rocks, RowBatch
-from millwheel.store.writer import Notice, StoreThread
+from millwheel.store.writer import Notice, StoreThread, rest_after
 from tests.patience import patience
 
 LARGE = 1 << 20
@@ -132,3 +133,50 @@ async def test_a_caller_that_fails_takes_no_other_along(opened: Opened, size: in
     async with asyncio.timeout(patience(5)):
         assert await ended.get() is None
     assert failures == [fault]
+
+
+class Slice:
+    """Work of one slice, which ends when it may, or after some seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self.begun, self.may_end = threading.Event(), threading.Event()
+        self._seconds = seconds
+
+    def advance(self, batch: RowBatch) -> bool:
+        self.begun.set()
+        self.may_end.wait(self._seconds)
+        batch.put(b"row", b"")
+        return True
+
+
+async def flush_of(opened: Opened, work: Slice) -> asyncio.Future[None]:
+    """A flush whose slice is being written."""
+    opened.rocks.resume.set()
+    flush = asyncio.ensure_future(opened.thread.call_sliced(work))
+    await asyncio.sleep(0)
+    assert await asyncio.to_thread(work.begun.wait, patience(5))
+    return flush
+
+
+async def test_a_short_slice_takes_no_call_off_the_loop(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: while rows were flushed, each commit had a handover and a sync of its own."""
+    monkeypatch.setattr(writer, "SLICE_WAIT_SECONDS", patience(20))
+    flush = await flush_of(opened, Slice(0.05))
+    async with asyncio.timeout(patience(30)):
+        await asyncio.gather(opened.call("small"), flush)
+    assert opened.written == [("small", True)]
+
+
+async def test_the_loop_does_not_wait_for_a_long_slice(opened: Opened) -> None:
+    work = Slice(patience(20))
+    flush = await flush_of(opened, work)
+    small = opened.call("small")
+    await turns()
+    work.may_end.set()
+    async with asyncio.timeout(patience(30)):
+        await asyncio.gather(small, flush)
+    assert opened.written == [("small", False)]
+
+
+def test_the_loop_has_half_of_the_time_of_a_flush() -> None:
+    assert [rest_after(took) for took in (0.0, 0.0004, 0.5)] == [20e-6, 0.0004, 0.001]

@@ -168,9 +168,10 @@ class _Forker:
 
         To close the socket kills the fork.
         """
-        with ExitStack() as sent:
+        with ExitStack() as sent, ExitStack() as kept:
             mine, theirs = socket.socketpair()
             sent.callback(theirs.close)
+            kept.callback(mine.close)
             come, go = map(_unbuffered, os.pipe(), ("rb", "wb"))
             sent.callback(come.close)
             with go:
@@ -179,8 +180,10 @@ class _Forker:
             if out is None:
                 pipe, out = map(_unbuffered, os.pipe(), ("rb", "wb"))
                 sent.callback(out.close)
+                kept.callback(pipe.close)
             streams = [come.fileno(), out.fileno(), err.fileno(), theirs.fileno()]
             socket.send_fds(self._requests, [json.dumps(command).encode()], streams)
+            kept.pop_all()  # nothing has failed, so the caller has them
             return mine, pipe
 
     def _close(self) -> None:

@@ -95,8 +95,8 @@ class IntervalSettings:
     """Maximum rows that are captured in one step: about two milliseconds."""
     checkpoint_entries: int = 5_000
     checkpoint_bytes: int = 32 << 20
-    """Journal above the truncation point from which on a new base is written. A takeover replays about so much: what is
-    appended while the base is written comes on top."""
+    """Journal above the truncation point from which on a new base is written, or up to a quarter fewer entries. A
+    takeover replays about so much: what is appended while the base is written comes on top."""
     timer_part: int = 20_000
     """Maximum timers in one base part."""
     timers_kept: int = 100_000
