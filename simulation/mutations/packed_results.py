@@ -9,7 +9,7 @@ from millwheel.rpc.packed_values import PackedValues
 from millwheel.windows import packed_results
 from millwheel.worker.interval.hooks.pane_firing import PaneFiring
 from millwheel.worker.interval.hooks.pane_results import ResultMaker
-from millwheel.worker.interval.panes import changes
+from millwheel.worker.interval.panes import changes, key_index
 from millwheel.worker.interval.panes.table import WindowPanes
 from simulation.mutations.base import rewriting
 
@@ -77,6 +77,30 @@ rewriting(
     "rows < 0",
     seeds=0,
     test=_INDEX + "rows_by_numbers_are_the_rows_of_the_keys",
+    why=_FEW,
+)
+
+rewriting(
+    "new-keys-taken-with-others",
+    "G1",
+    "keys with rows by numbers that follow one another are taken together, and only if no other key is between",
+    WindowPanes.rows_of_numbers,
+    "if len(missing) == end - low",
+    "if True",
+    seeds=0,
+    test=_INDEX + "rows_by_numbers_are_the_rows_of_the_keys",
+    why=_FEW,
+)
+
+rewriting(
+    "keys-of-a-length-out-of-order",
+    "G1",
+    "keys of one length are made together, and each has the number of its own bytes",
+    key_index,
+    "_keys_of_length(content, starts[mine], length)",
+    "_keys_of_length(content, np.sort(starts[mine])[::-1], length)",
+    seeds=0,
+    test=_INDEX + "many_keys_have_numbers_although_the_table_grows",
     why=_FEW,
 )
 

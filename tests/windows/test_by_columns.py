@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import millwheel as mw
@@ -187,6 +187,14 @@ def test_columns_and_hooks_give_the_same(
     assert run(actions, SETTINGS[name], tables, **options) == run(actions, HOOKS, **options)
 
 
+def has_encoding(actions: list[tuple[str, Any]]) -> bool:
+    """Whether each sum has an encoding, whichever records of a key it has: MessagePack has integers of 64 bits."""
+    sums = dict[str, list[int]]()
+    for key, _, price in [bid for kind, what in actions if kind == "send" for bid in what]:
+        sums.setdefault(key, [0, 0])[price > 0] += price
+    return all(least >= -(1 << 63) and most < 1 << 64 for least, most in sums.values())
+
+
 mixed = st.builds(
     replace,
     st.sampled_from(list(SETTINGS.values())),
@@ -203,6 +211,7 @@ def test_retried_work_is_done_as_by_hooks(
     actions: list[Any], limits: IntervalSettings, late: str | None, tables: bool
 ) -> None:
     """Records that cannot be read, and results that cannot be made, are tried again until they can."""
+    assume(has_encoding(actions))  # else it depends on the batches whether a commit has a sum that cannot be stored
     options: dict[str, Any] = {"mends": True, "late": late, "on_failure": mw.retry(initial=mw.seconds(1))}
     assert run(actions, limits, tables, **options) == run(actions, HOOKS, **options)
 

@@ -76,7 +76,9 @@ class LogSettings:
     """Size of the journal above the truncation point that starts a new base. It bounds what a takeover replays."""
     flush_bytes: int = 8 << 20
     """Approximate size of segment rows in one write."""
-    publish_records: int = 1_000
+    publish_records: int = 4_096
+    """Maximum number of records of one response to a subscriber. A response costs both sides as much as some hundred
+    records. It is below half of ``window``, so the next one is on its way while a program works on one."""
     publish_bytes: int = 1 << 20
     """Maximum size of one response to a subscriber. A single record may be larger."""
     window: int = 10_000

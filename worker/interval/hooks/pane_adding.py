@@ -115,13 +115,13 @@ class PaneAdder:
         windows = self._windows
         assert windows is not None, "records are added while the computation has columns"
         window = self._panes.changing((start, start + windows.size, self._panes.form), windows.fold.kinds)
-        known = len(window.keys)
+        known = window.key_bytes
         steps = windows.fold.steps(given) if given else None
         if steps is not None:
             window.reach = window.known_reach(windows.fold) + float(steps.sum())
         rows = window.rows_of(keys) if numbers is None else window.rows_of_numbers(numbers, self._panes.index)
         window.added.append((rows, given))
-        self._runner.batch.size += sum(map(len, window.keys[known:]))
+        self._runner.batch.size += window.key_bytes - known
 
     def _run_hooks(
         self, receipt: DeliveryReceipt, indexes: Sequence[int], moving: Iterable[bytes], alone: bool

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["MAX_KEY", "MIXERS", "KeyIndex", "distinct", "selector"]
 
 _WORD: Final = 8
+_LENGTH: Final = "u1"
+"""The type of lengths: a column of bytes stays in the processor's caches."""
 MAX_KEY: Final = 4 * _WORD
 """Longer keys have no numbers: each further word costs time for all keys."""
 _KEY_BYTES: Final = 50
@@ -57,7 +59,7 @@ class KeyIndex:
 
         self.keys = []
         self._places: Column = np.full(1 << 10, -1, np.int32)
-        self._lengths: Column = np.zeros(0, np.int64)
+        self._lengths: Column = np.zeros(0, _LENGTH)
         self._words: list[Column] = []
 
     def empty(self) -> None:
@@ -101,7 +103,7 @@ class KeyIndex:
         count, size = len(self.keys), len(self._lengths)
         if count + more > size:
             room = max(count + more, 2 * size) - size
-            self._lengths = np.concatenate((self._lengths, np.zeros(room, np.int64)))
+            self._lengths = np.concatenate((self._lengths, np.zeros(room, _LENGTH)))
             self._words = [np.concatenate((one, np.zeros(room, np.uint64))) for one in self._words]
         while len(self._words) < lanes:
             self._words.append(np.zeros(len(self._lengths), np.uint64))
@@ -147,51 +149,82 @@ class KeyIndex:
     def _find(self, words: list[Column], lengths: Column, content: tuple[Any, Column]) -> Column | None:
         import numpy as np
 
-        numbers, raw = np.full(len(lengths), -1, np.int64), b""
-        left, places = np.arange(len(lengths)), self._places_of(words, lengths)
-        for _ in range(self._most_probes):
-            found = self._places[places]
-            empty = np.flatnonzero(found < 0)
+        places, numbers, left = self._places_of(words, lengths), np.zeros(0, np.int64), np.zeros(0, np.int64)
+        for step in range(self._most_probes):
+            found = self._places[places].astype(np.int64)  # NumPy is slower with indexes of other types
+            empty = (found < 0).nonzero()[0]
             if len(empty):
-                raw = raw or content[0].tobytes()  # once, and only if there are new keys
-                found = self._add(found, places, left, empty, words, lengths, (raw, content[1]))
+                found[empty] = self._add(places[empty], empty, words, lengths, content)
             # Keys of one length have as many words that are not zero.
-            same = self._lengths[found] == lengths[left]
+            other = self._lengths[found] != lengths
             for known, word in zip(self._words, words, strict=False):
-                same &= known[found] == word[left]
-            numbers[left[same]] = found[same]
-            other = ~same
-            left, places = left[other], (places[other] + 1) & (len(self._places) - 1)
-            if not len(left):
+                other |= known[found] != word
+            behind = other.nonzero()[0]
+            if step == 0:
+                numbers, left = found, behind
+            else:
+                numbers[left] = found  # those of other keys are found at a later step
+                left = left[behind]
+            if not len(behind):
                 return numbers
+            places = (places[behind] + 1) & (len(self._places) - 1)
+            words, lengths = [word[behind] for word in words], lengths[behind]
+            content = content[0], content[1][behind]
         return None
 
     def _add(
         self,
-        found: Column,
         places: Column,
-        left: Column,
         empty: Column,
         words: list[Column],
         lengths: Column,
         content: tuple[Any, Column],
     ) -> Column:
-        """One of the keys at each empty place gets a number. Returns what the places have then."""
+        """One of the keys at each empty place gets a number. Returns what these places have then.
+
+        Args:
+            places: They are empty, and may occur several times.
+            empty: Which of the keys are to be there.
+            words: The words of all keys.
+            lengths: Their lengths.
+            content: Their bytes, and where each of them begins.
+        """
         import numpy as np
 
-        self._places[places[empty]] = empty
-        first = empty[self._places[places[empty]] == empty]
+        self._places[places] = empty
+        first = (self._places[places] == empty).nonzero()[0]
         begin, end = len(self.keys), len(self.keys) + len(first)
         self._places[places[first]] = np.arange(begin, end)
-        chosen = left[first]
-        self._lengths[begin:end] = lengths[chosen]
+        chosen = empty[first]
+        self._lengths[begin:end] = own = lengths[chosen]
         for known, word in zip(self._words, words, strict=False):  # behind these, all words are zero as yet
             known[begin:end] = word[chosen]
-        raw, starts = content
-        at = starts[chosen]
-        ends = at + lengths[chosen]
-        self.keys += [raw[start:end] for start, end in zip(at.tolist(), ends.tolist(), strict=True)]
+        self.keys += _keys_in(content[0], content[1][chosen], own)
         return self._places[places]
+
+
+def _keys_in(content: Any, starts: Column, lengths: Column) -> list[bytes]:
+    """The keys with these lengths in a buffer, as objects. NumPy makes those of one length together."""
+    import numpy as np
+
+    least = int(lengths.min(initial=MAX_KEY))
+    if least == lengths.max(initial=0):
+        return _keys_of_length(content, starts, least)
+    keys = np.empty(len(starts), object)
+    for length in distinct(lengths, MAX_KEY + 1).tolist():
+        mine = np.flatnonzero(lengths == length)
+        keys[mine] = _keys_of_length(content, starts[mine], length)
+    found: list[bytes] = keys.tolist()
+    return found
+
+
+def _keys_of_length(content: Any, starts: Column, length: int) -> list[bytes]:
+    import numpy as np
+
+    if not length:
+        return [b""] * len(starts)
+    found: list[bytes] = np.ndarray((len(content) - length + 1,), f"V{length}", content, 0, (1,))[starts].tolist()
+    return found
 
 
 def distinct(numbers: Column, below: int) -> Column:
@@ -224,5 +257,5 @@ def _words_of(padded: Any, starts: Column, lengths: Column, longest: int) -> lis
     found = []
     for offset in range(0, max(longest, 1), _WORD):
         rest = np.clip(lengths - offset, 0, _WORD)
-        found.append(at[starts + offset].astype(np.uint64) & masks[rest])
+        found.append(at[starts + offset].astype(np.uint64, copy=False) & masks[rest])
     return found

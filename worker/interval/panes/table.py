@@ -184,14 +184,17 @@ class WindowPanes:
         elif len(known) < len(index.keys):
             known = np.concatenate((known, np.full(max(len(index.keys), 2 * len(known)) - len(known), -1, np.int32)))
         rows = known[numbers]
-        unknown = rows < max(self.first, 0)
-        if unknown.any():
-            missing, all_keys = distinct(numbers[unknown], len(index.keys)), index.keys
-            keys = [all_keys[number] for number in missing.tolist()]
+        unknown = np.flatnonzero(rows < max(self.first, 0))
+        if len(unknown):
+            own = numbers[unknown]
+            low, end, all_keys = int(own.min()), int(own.max()) + 1, index.keys
+            missing = distinct(own - low, end - low) + low
+            # Keys that are new in the index, too, have numbers that follow one another.
+            some = all_keys[low:end] if len(missing) == end - low else [all_keys[at] for at in missing.tolist()]
             # If each pane has its number here, the others are new, and are not looked up.
-            known[missing] = self._new_rows(keys) if count == self.count else self.rows_of(keys)
+            known[missing] = self._new_rows(some) if count == self.count else self.rows_of(some)
             count += len(missing)
-            rows = known[numbers]
+            rows[unknown] = known[own]
         self.numbered = index.generation, known, count
         return rows.astype(np.int64)
 
