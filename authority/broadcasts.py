@@ -24,21 +24,26 @@ from millwheel.rpc.watermarks import BroadcastUpdate, Member, check_names, inval
 __all__ = ["BroadcastServicer", "Broadcasts", "Context", "Listener"]
 
 MAX_WAITING_SEQUENCERS: Final = 10_000
-"""The maximum number of sequencers that wait one by one for one watch and group."""
+"""The maximum number of sequencers that wait one by one for one watch and group. A turn that has listed so many members
+of groups lists no further group."""
 
 _MAX_SEQUENCERS_PER_MESSAGE: Final = 5_000
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
-Current: TypeAlias = Callable[[str], tuple[int, list[tuple[Member, int]]]]
-"""A group's broadcast value, and all its members' sequencers."""
+ValueOf: TypeAlias = Callable[[str], int]
+"""A group's broadcast value."""
+MembersOf: TypeAlias = Callable[[str], list[tuple[Member, int]]]
+"""All members of a group with their sequencers. It takes long for a large group."""
 
 
 class Listener:
     """One watch of some groups."""
 
-    def __init__(self, groups: Iterable[str], current: Current) -> None:
+    def __init__(self, groups: Iterable[str], value_of: ValueOf, members_of: MembersOf) -> None:
         self.groups = frozenset(groups)
-        self._current = current
-        self._whole: set[str] = set(self.groups)
+        self._value_of = value_of
+        self._members_of = members_of
+        self._whole: dict[str, None] = dict.fromkeys(sorted(self.groups))
+        """The groups of which all members are to be listed, in the order in which they wait for it."""
         self._values: dict[str, int] = {}
         self._sequencers: dict[str, dict[Member, int]] = {}
         self._news = asyncio.Event()
@@ -53,11 +58,15 @@ class Listener:
                 waiting[member] = sequencer
                 if len(waiting) > MAX_WAITING_SEQUENCERS:
                     del self._sequencers[group]
-                    self._whole.add(group)
+                    self._whole[group] = None
         for group in self.groups & values.keys():
             self._values[group] = values[group]
         if self._values or self._sequencers or self._whole:
             self._news.set()
+
+    def _newest(self, group: str) -> int:
+        """The value to send. One that waits may be the last of a group that is removed since."""
+        return max(self._values.pop(group, MIN_TIMESTAMP), self._value_of(group))
 
     def fail(self, error: Callable[[], Exception]) -> None:
         """End the watch with the exception that ``error`` creates."""
@@ -79,16 +88,13 @@ class Listener:
         news: dict[str, BroadcastUpdate] = {}
         listed = 0
         while self._whole and listed < MAX_WAITING_SEQUENCERS:
-            group = self._whole.pop()
-            watermark, members = self._current(group)
-            news[group] = BroadcastUpdate(watermark, tuple(members))
+            group = next(iter(self._whole))
+            del self._whole[group]
+            members = self._members_of(group)
+            news[group] = BroadcastUpdate(self._newest(group), tuple(members))
             listed += len(members)
-        for group in (self._values.keys() | self._sequencers.keys()) - self._whole - news.keys():
-            # Only if no value waits: to list all of a group's members takes long.
-            watermark = self._values[group] if group in self._values else self._current(group)[0]
-            news[group] = BroadcastUpdate(watermark, tuple(self._sequencers.get(group, {}).items()))
-        self._values.clear()
-        self._sequencers.clear()
+        for group in (self._values.keys() | self._sequencers.keys()) - self._whole.keys() - news.keys():
+            news[group] = BroadcastUpdate(self._newest(group), tuple(self._sequencers.pop(group, {}).items()))
         if self._whole:
             self._news.set()
         return news
@@ -97,20 +103,21 @@ class Listener:
 class Broadcasts:
     """All watches of a shard."""
 
-    def __init__(self, current: Current) -> None:
-        self._current = current
+    def __init__(self, value_of: ValueOf, members_of: MembersOf) -> None:
+        self._value_of = value_of
+        self._members_of = members_of
         self._listeners: dict[Listener, None] = {}
         """The listeners in the order of their arrival."""
         self._failure: Callable[[], Exception] | None = None
 
     async def watch(self, groups: Iterable[str]) -> AsyncGenerator[dict[str, BroadcastUpdate], None]:
-        """Yield the broadcast values of ``groups`` at once, then changes.
+        """Yield the broadcast values of ``groups``, with one large group in a turn, then changes.
 
         A slow listener gets only the newest.
 
         Raises the exception of :meth:`fail`.
         """
-        listener = Listener(groups, self._current)
+        listener = Listener(groups, self._value_of, self._members_of)
         if self._failure is not None:
             raise self._failure()
         self._listeners[listener] = None
@@ -142,7 +149,7 @@ class BroadcastServicer(WatermarkServiceServicer):
     async def WatchWatermarks(
         self, request: pb.WatchWatermarksRequest, context: Context
     ) -> AsyncIterator[pb.WatchWatermarksResponse]:
-        """Send all current values at once, then changes. A slow listener gets only the newest of each group."""
+        """Send all current values, then changes. A slow listener gets only the newest of each group."""
         try:
             if not request.groups:
                 raise invalid("groups", "is empty: name the groups to watch")

@@ -225,6 +225,8 @@ class AuthorityCore:
     def _next_append(self) -> Append:
         """The append to make now, which holds only what changed."""
         content = self._take(self._settings.entry_bytes)
+        if self._unjournaled.changes:
+            self._pace.ask()  # calls wait for what did not fit
         effects: list[AuthorityEffect] = [AnswerCall(token, watermark) for token, watermark in content.answers]
         effects.append(BroadcastValues(dict(content.entry.values), content.sequencers))
         self.commit += 1
@@ -311,8 +313,9 @@ class AuthorityCore:
                 break
             if get(name) is group:
                 size -= group.take_changed_states(content.entry, size)
-            if get(name) is not group or not group.changed_states:
-                del self._changed_groups[name]
+            del self._changed_groups[name]
+            if get(name) is group and group.changed_states:
+                self._changed_groups[name] = group  # behind the others: a busy group would keep them out for ever
         content.entry.values = {name: group.value for name, group in self._risen.items() if get(name) is group}
         self._risen.clear()
         return content

@@ -68,7 +68,7 @@ class AuthorityDriver:
         self._writer = writer
         self._core = core
         self._metrics = metrics
-        self.broadcasts = Broadcasts(lambda name: (core.broadcast(name), core.sequencers(name)))
+        self.broadcasts = Broadcasts(core.broadcast, core.sequencers)
         self._answers: dict[int, asyncio.Future[int]] = {}
         """The calls that wait for their answers, by token."""
         self._timer: asyncio.TimerHandle | None = None

@@ -25,7 +25,7 @@ __all__ = ["InjectorGroup"]
 class InjectorGroup(Group[str]):
     """The processes of one stream's injector, and their minimum."""
 
-    __slots__ = ("_missing", "_promised", "expected", "expected_as_of")
+    __slots__ = ("_misses", "_promised", "expected", "expected_as_of")
 
     of_processes = True
 
@@ -42,18 +42,18 @@ class InjectorGroup(Group[str]):
         self.expected_as_of = expected_as_of
         self._promised: int = MIN_TIMESTAMP
         """The minimum when the last process became idle. The value reaches it with that report, in the same entry."""
-        self._missing = 0
-        """How many missing processes hold the minimum. Before the first process, one is missing."""
+        self._misses = True
+        """Whether a missing process holds the minimum: an expected one, or the first one."""
         for state in states:
             self._put(state)
-        self._count_missing()
+        self._look_for_missing()
 
-    def _count_missing(self) -> None:
-        self._missing = sum(name not in self._states for name in self.expected) or int(not self._states)
+    def _look_for_missing(self) -> None:
+        self._misses = not self._states or not self.expected <= self._states.keys()
 
     def smallest(self) -> int:
         """The minimum over all processes. A missing one is at minus infinity."""
-        return MIN_TIMESTAMP if self._missing else super().smallest()
+        return MIN_TIMESTAMP if self._misses else super().smallest()
 
     def expect(self, names: Iterable[str], as_of: int = 0) -> None:
         """Replace the expected set. Processes outside it are forgotten.
@@ -66,7 +66,7 @@ class InjectorGroup(Group[str]):
         for state in list(self._states.values()):
             if self.expected and state.member not in self.expected:
                 self._drop(state)
-        self._count_missing()
+        self._look_for_missing()
 
     def accept(self, process: str, sequencer: int, report_number: int = 0) -> MemberState[str]:
         """Accept ``sequencer`` as the owner of ``process`` (G4).
@@ -101,7 +101,7 @@ class InjectorGroup(Group[str]):
         if (last := self._states.get(made.member)) is not None:
             self._drop(last)
         self._put(made)
-        self._count_missing()
+        self._look_for_missing()
 
     def _is_superseded(self, report: WatermarkReport) -> bool:
         process = report.member

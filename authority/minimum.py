@@ -28,7 +28,7 @@ class SlotMinimum:
 
     The cost has a bound (G13). A change costs the same for any number of slots. A question reads one block for each
     change since the last question at most, then their rows, then the minima of the rows. Memory has one slot for each
-    of the most members at any time, and the group limits those.
+    of the most members at any time.
     """
 
     __slots__ = ("_blocks", "_free", "_least", "_marked", "_rows", "_slots")

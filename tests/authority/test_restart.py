@@ -8,6 +8,7 @@ from millwheel.authority.base import BaseSnapshot
 from millwheel.authority.core import AuthorityCore, CoreSettings
 from millwheel.authority.journal import AuthorityEntry, Part, decode_entry, decode_part, encode
 from millwheel.authority.messages import AppendJournaled, BroadcastValues, SnapshotWritten, WriteSnapshot
+from millwheel.authority.pace import PaceSettings
 from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.watermarks import Member, WatermarkReport
@@ -271,3 +272,37 @@ def test_blobs_carry_their_format_and_come_back_equal() -> None:
     assert decode_entry(encode(entry), "here") == entry
     assert decode_part(encode(part), "here") == part
     assert encode(entry)[0] == encode(part)[0] == 1
+
+
+@pytest.mark.guarantee("G8", section="7.2")
+def test_a_busy_group_does_not_keep_others_out_of_the_entries() -> None:
+    """Otherwise a successor does not know that a process is idle, and a dead one would hold its stream for ever."""
+    shard, pieces = Shard(SMALL), cut(*(b"%02d" % number for number in range(1, 50)))
+    shard.own_all(pieces)
+    shard.accept("p", 100, INJECTOR)
+    for watermark in range(1, 4):
+        for sequencer, keys in enumerate(pieces, start=1):
+            shard.say(keys, sequencer, watermark)
+        shard.say("p", 100, 5, INJECTOR, idle=True)
+        assert shard.append()  # it has room for some of these rows
+        shard.handle(AppendJournaled())
+    shard.restart()
+    (process,) = shard.core.registry.get(INJECTOR).states()  # type: ignore[union-attr]
+    assert process.idle
+
+
+@pytest.mark.guarantee("G13", section="7.2")
+def test_calls_that_do_not_fit_in_an_entry_wait_for_no_rest() -> None:
+    """Reports do, so that a slow store gets fewer appends."""
+    pace = PaceSettings(coalesce=1, rest=1_000, longest_rest=1_000_000, idle=1, verify=1 << 60)
+    shard = Shard(SMALL, pace)
+    for sequencer, keys in enumerate(cut(*(b"%02d" % number for number in range(1, 50))), start=1):
+        shard.begin_accept(keys, sequencer)
+    for _ in range(3):
+        shard.now += 10
+        assert shard.append()
+        shard.now += 100  # how long it takes
+        shard.handle(AppendJournaled())
+        due = shard.core.next_deadline()
+        assert due is not None
+        assert due <= shard.now

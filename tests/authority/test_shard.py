@@ -353,7 +353,7 @@ async def test_a_listener_that_missed_many_sequencers_gets_all_of_them(
 @pytest.mark.guarantee("G13")
 async def test_a_listener_keeps_a_bounded_number_of_sequencers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millwheel.authority.broadcasts.MAX_WAITING_SEQUENCERS", 3)
-    listener = Listener([GROUP], lambda group: (0, []))
+    listener = Listener([GROUP], lambda group: 0, lambda group: [])
     await listener.next()
     for sequencer, keys in enumerate(cut(b"a", b"b", b"c", b"d", b"e"), start=1):
         listener.publish({}, [(GROUP, keys, sequencer)])
@@ -366,12 +366,12 @@ async def test_a_listener_of_large_groups_gets_one_at_a_time(monkeypatch: pytest
     monkeypatch.setattr("millwheel.authority.broadcasts.MAX_WAITING_SEQUENCERS", 3)
     listed: list[str] = []
 
-    def current(group: str) -> tuple[int, list[tuple[Member, int]]]:
+    def members_of(group: str) -> list[tuple[Member, int]]:
         listed.append(group)
         members = cut(b"a", b"b", b"c", b"d") if "large" in group else cut()
-        return 7, [(keys, 1) for keys in members]
+        return [(keys, 1) for keys in members]
 
-    listener = Listener(["large.1", "large.2", "large.3"], current)
+    listener = Listener(["large.1", "large.2", "large.3"], lambda group: 7, members_of)
     found: dict[str, int] = {}
     for calls in range(1, 4):
         listener.publish(dict.fromkeys(listener.groups, 7), [])
@@ -379,7 +379,20 @@ async def test_a_listener_of_large_groups_gets_one_at_a_time(monkeypatch: pytest
         assert len(listed) == calls, "one large group for each call"
         found |= {group: len(update.sequencers) for group, update in news.items() if update.sequencers}
     assert found == dict.fromkeys(listener.groups, 5)
-    assert len(await Listener(["small.1", "small.2"], current).next()) == 2
+    assert len(await Listener(["small.1", "small.2"], lambda group: 7, members_of).next()) == 2
+    listed.clear()
+    listener.publish({}, [(group, ALL_KEYS, 2) for group in listener.groups])
+    assert set(await listener.next()) == listener.groups
+    assert listed == [], "an acceptance lists no members"
+
+
+async def test_the_last_value_of_a_removed_group_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits behind the members of another group. Then the group is gone, and has no value any more."""
+    monkeypatch.setattr("millwheel.authority.broadcasts.MAX_WAITING_SEQUENCERS", 1)
+    listener = Listener(["a", "b"], lambda group: MIN_TIMESTAMP, lambda group: [(ALL_KEYS, 1)])
+    listener.publish({"b": MAX_TIMESTAMP}, [])
+    assert set(await listener.next()) == {"a"}
+    assert (await listener.next())["b"].watermark == MAX_TIMESTAMP
 
 
 @pytest.mark.paper(section="5.2")
