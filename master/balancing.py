@@ -15,7 +15,7 @@ after each change.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Final
 
@@ -52,8 +52,9 @@ class BalanceSettings:
     - ``balanced``: the difference at which the series ends.
     - ``split_busy``, ``split_bytes``, ``split_keys``: an interval with this much work, cache or keys is split.
     - ``smallest_side``: the smallest part of the load that a split may leave on one side, 0 to 0.5.
-    - ``merge_busy``: neighbours are merged if together they stay below this for ``cold_for``, and far below the
-      limits for cache and keys. Intervals from an operator's split are never merged because of load.
+    - ``merge_busy``: neighbours are merged if together they stay below this for ``cold_for``, and below
+      ``merge_part`` of the limits for cache and keys. Intervals from an operator's split are never merged because
+      of load.
     - ``cool_down``: how long an interval rests after a change.
     - ``most_operations``: the maximum number of changes in progress.
     """
@@ -64,6 +65,7 @@ class BalanceSettings:
     split_busy: float = 0.5
     split_bytes: int = 512 << 20
     split_keys: int = 2_000_000
+    merge_part: float = 0.25
     smallest_side: float = 0.1
     merge_busy: float = 0.04
     cold_for: Duration = _COLD_FOR
@@ -85,6 +87,21 @@ class BalanceSettings:
             raise ValueError("most_operations must be 1 at least, and cool_down and cold_for no less than 0")
         if min(self.split_bytes, self.split_keys) < 1:
             raise ValueError("split_bytes and split_keys must be 1 at least")
+
+    def for_cache(self, cache_bytes: int) -> BalanceSettings:
+        """These settings where the states of an interval may take so much memory.
+
+        Invariant: an interval whose states fit into its cache is not split for its size. After a split the caches of
+        both parts are empty: each key that they meet, also a new one, has its row read. Who may break it: a limit of
+        splits below the limit of the cache. A merge empties caches, too, so its limits stay as they are.
+        """
+        times = max(1.0, 2 * cache_bytes / self.split_bytes)
+        return replace(
+            self,
+            split_bytes=int(self.split_bytes * times),
+            split_keys=int(self.split_keys * times),
+            merge_part=self.merge_part / times,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,8 +432,8 @@ class Balancer:
         return (
             one.incarnation == other.incarnation
             and one.cost + other.cost < limits.merge_busy
-            and one.cached_bytes + other.cached_bytes < limits.split_bytes / 4
-            and one.count + other.count < limits.split_keys / 4
+            and one.cached_bytes + other.cached_bytes < limits.split_bytes * limits.merge_part
+            and one.count + other.count < limits.split_keys * limits.merge_part
             and _may_merge(one)
             and _may_merge(other)
         )

@@ -45,6 +45,11 @@ class SimulatedBatch:
         """As in RocksDB."""
         self.changes.append((_STATE, start, None, end))
 
+    @property
+    def size(self) -> int:
+        """As in RocksDB, about."""
+        return sum(len(key) + len(value or b"") for _, key, value, _ in self.changes)
+
     def __bool__(self) -> bool:
         return bool(self.changes)
 

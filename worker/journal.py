@@ -145,11 +145,11 @@ class OwnedJournal(JournalBase):
     def needs_base(self, entries: int, size: int) -> bool:
         """Whether so much is above the truncation point that a base is due, and one can be captured.
 
-        Invariant: journals with as many commits have their bases at different times. So the name takes up to a quarter
-        off ``entries``. The journals of one record's way have a commit each for a batch. Were their bases due together,
-        the records meanwhile would wait for all that these write and delete.
+        Invariant: most journals with as many commits have their bases at different times. So the name takes up to a
+        quarter off ``entries`` and ``size``. The journals of one record's way have a commit each for a batch. Were
+        their bases due together, the records meanwhile would wait for all that these write and delete.
         """
-        entries -= entries // 64 * self._early // 16
+        entries, size = (most - most // 64 * self._early // 16 for most in (entries, size))
         return (self.above >= entries or self.bytes >= size) and self.may_write_base()
 
     def may_write_base(self) -> bool:

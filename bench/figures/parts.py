@@ -46,7 +46,7 @@ PARTS: Final = (
     Part("authority", ("bench.authority",), 420),
     Part("master", ("bench.master",), 300),
     Part("cache", ("bench.cache",), 300),
-    Part("sizes", ("bench.sizes",), 420, compiles=True),
+    Part("sizes", ("bench.sizes",), 600, compiles=True),
     Part("spark", ("bench.spark",), 600, compiles=True),
     Part(
         "scale",

@@ -1,12 +1,12 @@
 """The injector process: `python -m bench.sizes.feed ADDRESS CONSUMERS RECORDS KEYS BYTES ZIPF`.
 
-It first sends each key once, so that all have a state. Then it prints ``ready``, waits for a line of its input, and
-prints the seconds from the next send until all records are committed.
+It first sends each key once, so that all have a state. Then it prints ``ready`` and the longest time in which no call
+of ``send_many`` returned. It waits for a line of its input, and prints the seconds from the next send until all records
+are committed, and the longest time of the same kind.
 """
 
 from __future__ import annotations
 
-import asyncio
 import random
 import sys
 import time
@@ -24,8 +24,6 @@ __all__ = ["batches", "chosen_keys"]
 
 _BATCH: Final = 1_000
 _BATCH_BYTES: Final = 1 << 20
-_REST_FOR_A_KEY: Final = 1e-5
-"""Seconds in which the server writes the rows of all keys, before the measurement begins."""
 
 
 def chosen_keys(records: int, keys: int, zipf: float) -> list[int]:
@@ -54,32 +52,38 @@ def batches(numbers: Iterable[int], payload: bytes) -> Iterator[list[Sized]]:
         yield batch
 
 
-async def feed(address: str, consumers: int, numbers: Sequence[int], keys: int, payload: bytes) -> float:
-    """Send one record of each key, then those of ``numbers``. Return the seconds of the second part."""
+async def feed(address: str, consumers: int, numbers: Sequence[int], keys: int, payload: bytes) -> tuple[float, float]:
+    """Send one record of each key, then those of ``numbers``.
+
+    Returns:
+        The seconds of the second part, and the longest of its calls.
+    """
     topology = getattr(program, f"consumed_by_{consumers}")
     async with Injector("records", address=address, process="bench", topology=topology) as injector:
         sent = 0
 
-        async def send(prepared: Iterable[list[Sized]]) -> None:
+        async def send(prepared: Iterable[list[Sized]]) -> float:
             nonlocal sent
+            longest, before = 0.0, time.perf_counter()
             for batch in prepared:
                 at = [1_000 * (sent + number) for number in range(len(batch))]
                 await injector.send_many(batch, at, positions=range(sent, sent + len(batch)))
                 sent += len(batch)
+                longest, before = max(longest, time.perf_counter() - before), time.perf_counter()
             await injector.flush()
+            return max(longest, time.perf_counter() - before)
 
-        await send(batches(range(keys), b""))
+        filling = await send(batches(range(keys), b""))
         prepared = list(batches(numbers, payload))
-        await asyncio.sleep(keys * _REST_FOR_A_KEY)
-        print("ready", flush=True)
+        print("ready", filling, flush=True)
         sys.stdin.readline()
         began = time.perf_counter()
-        await send(prepared)
-        return time.perf_counter() - began
+        longest = await send(prepared)
+        return time.perf_counter() - began, longest
 
 
 if __name__ == "__main__":
     where, *given = sys.argv[1:]
     count, records, keys, size = (int(one) for one in given[:4])
     spread = chosen_keys(records, keys, float(given[4]))
-    print(uvloop.run(feed(where, count, spread, keys, bytes(size))), flush=True)
+    print(*uvloop.run(feed(where, count, spread, keys, bytes(size))), flush=True)

@@ -26,6 +26,7 @@ from millwheel.config.addresses import is_loopback, split_address
 from millwheel.coordination.contract import Put
 from millwheel.coordination.sequencers import draw_sequencer
 from millwheel.embedded.database import EmbeddedDatabase
+from millwheel.master.balancing import BalanceSettings
 from millwheel.master.described import described_topology
 from millwheel.master.metrics import MasterCollector
 from millwheel.master.replica import MasterReplica
@@ -225,7 +226,9 @@ async def _start_master(
         backends.coordinator,
         backends.store,
         address,
-        MasterSettings(intervals_per_computation=settings.intervals),
+        MasterSettings(
+            intervals_per_computation=settings.intervals, balancing=BalanceSettings().for_cache(settings.cache_bytes)
+        ),
         ttl=_LEASE_SECONDS,
         conditions=conditions,
     )

@@ -101,6 +101,11 @@ class RowBatch:
         """The batch of the RocksDB library. For :class:`Rocks`, and for loops where a call per row is too slow."""
         return self._raw
 
+    @property
+    def size(self) -> int:
+        """The bytes of the changes."""
+        return self._raw.size_in_bytes()
+
     def __bool__(self) -> bool:
         return not self._raw.is_empty()
 

@@ -47,6 +47,8 @@ SLICE_WAIT_SECONDS: Final = 0.0005
 """How long the event loop waits for the slice that is being written, before it queues its calls for the thread.
 
 Most slices take less. By the thread, each commit of a record's way would have a handover and a sync of its own."""
+MAX_SLICES_HERE_BYTES: Final = 64 << 10
+"""The most bytes of slices that a sync on the event loop takes along: some tenths of a millisecond."""
 _SHORTEST_REST_SECONDS: Final = 20e-6
 """The pause after each slice. Building a slice holds the interpreter lock, so the pause lets other threads run."""
 _LONGEST_REST_SECONDS: Final = 0.001
@@ -146,6 +148,8 @@ class StoreThread:
         """Lets the event loop run ``_step``. None: by its ``call_soon``."""
         self._writing = threading.Lock()
         """The lock of the writer: the thread, or the event loop in place."""
+        self._unsynced_slices = 0
+        """The bytes of slices that are written and not synced. The next sync takes longer by them."""
         self._closing = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="millwheel-store", daemon=True)
         self._thread.start()
@@ -244,7 +248,8 @@ class StoreThread:
         now = time.perf_counter()
         sync = any(call.sync and not call.early for call in group)
         try:
-            if (seconds := self._commit(group, sync=sync)) is not None:
+            usual = not self._unsynced_slices
+            if (seconds := self._commit(group, sync=sync)) is not None and usual:
                 self._place.took(seconds)
             if self._rocks.unsynced and any(call.sync and call.error is None for call in group):
                 self._held.begin(now)
@@ -257,8 +262,16 @@ class StoreThread:
             self._want_step(asyncio.get_running_loop())
 
     def _may_write(self) -> bool:
-        """Take the lock of the writer, unless the thread keeps it. Without calls, the thread has it for slices only."""
-        return self._writing.acquire(timeout=SLICE_WAIT_SECONDS)
+        """Take the lock of the writer, unless the thread keeps it. Without calls, the thread has it for slices only.
+
+        Slices that are not synced make the next sync long. Above some bytes the thread does it.
+        """
+        if not self._writing.acquire(timeout=SLICE_WAIT_SECONDS):
+            return False
+        if self._closed or self._unsynced_slices > MAX_SLICES_HERE_BYTES:
+            self._writing.release()
+            return False
+        return True
 
     def _sync_here(self) -> None:
         """Sync what calls are held for: in place, or by the thread if the disk is slow or that is not possible."""
@@ -267,8 +280,10 @@ class StoreThread:
         if possible and self._may_write():
             try:
                 if self._rocks.unsynced:
-                    self._rocks.sync()
-                    self._place.took(time.perf_counter() - began)
+                    usual = not self._unsynced_slices
+                    self._sync()
+                    if usual:
+                        self._place.took(time.perf_counter() - began)
             except Exception:
                 self._stale = True
             finally:
@@ -311,6 +326,8 @@ class StoreThread:
                 self._closed = True
                 self._queue.put(None)
         self._thread.join()
+        with self._writing:  # the event loop may be committing in place, and nothing begins to any more
+            pass
 
     def _enqueue(self, call: WriteCall, *, fail: bool = False) -> None:
         """Queue a call for the thread. If the store is closed, raise, or with ``fail`` resolve the call so."""
@@ -332,7 +349,7 @@ class StoreThread:
             if self._group:
                 self._commit_group()
             if self._sliced:
-                self._advance_slice()
+                time.sleep(self._advance_slice())
         closed = StoreUnavailableError("the store was closed before the call was done")
         _answer([*self._group, *self._sliced], closed)
         self._answered(self._outstanding)
@@ -372,7 +389,7 @@ class StoreThread:
             seconds = None
             if sync and self._rocks.unsynced:
                 began = time.perf_counter()
-                self._rocks.sync()
+                self._sync()
                 seconds = time.perf_counter() - began
         except Exception as error:
             self._stale = True
@@ -393,27 +410,35 @@ class StoreThread:
             with suppress(RuntimeError):  # the loop has ended, so none of its tasks waits for a result
                 waiting.future.get_loop().call_soon_threadsafe(self._step)
 
-    def _advance_slice(self) -> None:
-        call, began = self._sliced[0], time.perf_counter()
+    def _sync(self) -> None:
+        self._rocks.sync()
+        self._unsynced_slices = 0
+
+    def _advance_slice(self) -> float:
+        """Write the next slice. Returns the seconds for which the thread rests, so that the event loop can write."""
+        call = self._sliced[0]
         try:
             with self._writing:
+                began = time.perf_counter()
                 self._recover()
                 batch = RowBatch(self._rocks)
                 assert call.work is not None
                 done = call.work.advance(batch)
                 if batch:
+                    self._unsynced_slices += batch.size
                     self._rocks.write(batch)
                 if done and call.sync:
-                    self._rocks.sync()
+                    self._sync()
         except StoreUnavailableError as error:
             self._stale = True
             self._end_sliced(error)
         except Exception as error:
             self._end_sliced(error)
         else:
-            if done:
-                self._end_sliced(None)
-            time.sleep(rest_after(time.perf_counter() - began))
+            if not done:
+                return rest_after(time.perf_counter() - began)
+            self._end_sliced(None)
+        return 0.0
 
     def _end_sliced(self, error: Exception | None) -> None:
         _answer([self._sliced.popleft()], error)

@@ -55,7 +55,7 @@ def test_a_cache_for_all_keys_reads_nothing() -> None:
 
 @pytest.mark.timeout(120)
 def test_a_case_of_the_sizes_is_measured() -> None:
-    found = {one.name: one.value for one in measure_sizes(Case("x", 200, 50, 1_000, consumers=10, zipf=1.2))}
+    found = {one.name: one.value for one in measure_sizes(Case("x", 200, 50, 1_000, consumers=10, zipf=1.2), 0)}
     assert found["sizes.x.records_per_s"] > 0
 
 

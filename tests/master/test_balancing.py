@@ -235,6 +235,16 @@ def test_a_new_worker_gets_its_part_by_moves_alone() -> None:
     assert len({request.interval.journal for request in cluster.done}) == len(cluster.done), "nothing moves twice"
 
 
+@pytest.mark.paper(section="8.4")
+def test_an_interval_that_fits_into_its_cache_is_not_large() -> None:
+    """A split for its size would empty the cache, and each key would read its row. So would a merge."""
+    assert LIMITS.for_cache(256 << 20) == LIMITS, "the usual cache"
+    wide = LIMITS.for_cache(2 << 30)
+    assert wide.split_bytes == 4 << 30
+    assert wide.split_keys == 8 * LIMITS.split_keys
+    assert wide.split_bytes * wide.merge_part == LIMITS.split_bytes / 4
+
+
 def test_a_small_imbalance_stays_and_a_large_one_is_corrected() -> None:
     for apart, moves in ((0.2, False), (0.3, True)):
         cluster = Cluster({"w1": ("", 0.1 + apart), "w2": ("", 0.1)}, {"a.1": {b"a": 0.05, b"b": 0.05, b"c": 0.05}})

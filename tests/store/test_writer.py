@@ -180,3 +180,21 @@ async def test_the_loop_does_not_wait_for_a_long_slice(opened: Opened) -> None:
 
 def test_the_loop_has_half_of_the_time_of_a_flush() -> None:
     assert [rest_after(took) for took in (0.0, 0.0004, 0.5)] == [20e-6, 0.0004, 0.001]
+
+
+class LargeSlice(Slice):
+    def advance(self, batch: RowBatch) -> bool:
+        batch.put(b"large", b"x" * writer.MAX_SLICES_HERE_BYTES)
+        return super().advance(batch)
+
+
+async def test_the_thread_syncs_what_large_slices_wrote(opened: Opened) -> None:
+    """Regression: the loop did, and took the disk for a slow one, so that later commits went to the thread, too."""
+    opened.rocks.resume.set()
+    work = LargeSlice(0)
+    opened.thread.call_later(work)
+    assert await asyncio.to_thread(work.begun.wait, patience(5))
+    async with asyncio.timeout(patience(30)):
+        for name in ("first", "second"):
+            await opened.call(name)
+    assert opened.written == [("first", False), ("second", True)]
