@@ -10,7 +10,8 @@ from typing import Final
 from tests.patience import patience
 
 _UNUSED: Final = ("cryptography", "jwt", "obstore", "cassandra", "numpy")
-"""Of TLS, tokens, snapshots, a cluster's store and windows by columns. They took a quarter of the time of all imports."""
+"""Of TLS, tokens, snapshots, a cluster's store and windows by columns. They took a
+quarter of the time of all imports."""
 
 _PROGRAM: Final = """
 import asyncio, sys
