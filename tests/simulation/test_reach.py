@@ -41,7 +41,7 @@ REACHED = {
     "returning": (4, ["the topology is cancelled", "the topology is back"]),
     "files": (13, FILES),
     "checkpoints": (13, CHECKPOINTS),
-    "spark": (418, [*SPARK, "is killed before it can write the commit"]),
+    "spark": (57, [*SPARK, "is killed before it can write the commit"]),
     "spark publishes": (44, ["is killed before it can publish"]),
     "codes": (256, CODES),
     "cassandra": (11, ["finished by another [1-9]", "late [1-9]"]),
