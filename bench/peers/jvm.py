@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from bench.peers import programs
 from bench.peers.environments import SPARK
 from bench.peers.java import KAFKA_STREAMS, SPARK_KAFKA, kafka_streams_classpath, spark_jars
 from bench.peers.jobs import Job, Started, java_version, program_environment, started_by
@@ -75,7 +76,8 @@ class Spark:
         # Without PYSPARK_PYTHON, Spark starts the python3 of PATH for functions of Python.
         more = {"JAVA_HOME": str(jars.find_java().parents[1]), "PYSPARK_PYTHON": str(SPARK.python)}
         environment = program_environment(given, more)
-        process = ChildProcess([str(SPARK.python), str(self.program)], place / "spark.log", environment)
+        command = [str(SPARK.python), "-m", f"{programs.__name__}.{self.program.stem}"]
+        process = ChildProcess(command, place / "spark.log", environment)
         async with started_by(lambda: [process]) as started:
             yield started
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-__all__ = ["CountWindows", "main"]
+from bench.peers.programs.spark_topics import run
+
+__all__ = ["CountWindows", "counted"]
 
 _WINDOW = "CAST(floor(unix_millis(timestamp) / {window_ms}) * {window_ms} AS BIGINT) AS start"
 _RESULT = "to_json(named_struct('key', `key`, 'start', start, 'count', `count`)) AS value"
@@ -80,21 +80,10 @@ class CountWindows(StatefulProcessor):
         """Nothing is open."""
 
 
-def main(job: dict[str, Any]) -> None:
-    """Run the job until the process is stopped."""
-    builder, settings = SparkSession.builder, job["settings"]
-    for name in (name for name in settings if name.startswith("spark.")):
-        builder = builder.config(name, settings[name])
-    spark = builder.getOrCreate()
-    (
-        spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", job["broker"])
-        .option("subscribe", job["source"])
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", settings["maxOffsetsPerTrigger"])
-        .load()
-        .withWatermark("timestamp", f"{job['out_of_order_ms']} milliseconds")
-        .selectExpr("from_json(CAST(value AS STRING), 'key STRING').key AS key", _WINDOW.format(**job))
+def counted(records: DataFrame, job: dict[str, Any]) -> DataFrame:
+    """The results of the complete windows."""
+    return (
+        records.selectExpr("from_json(CAST(value AS STRING), 'key STRING').key AS key", _WINDOW.format(**job))
         .groupBy("key")
         .transformWithStateInPandas(
             statefulProcessor=CountWindows(job["window_ms"]),
@@ -103,15 +92,8 @@ def main(job: dict[str, Any]) -> None:
             timeMode="EventTime",
         )
         .selectExpr("key", _RESULT)
-        .writeStream.format("kafka")
-        .outputMode("append")
-        .option("kafka.bootstrap.servers", job["broker"])
-        .option("topic", job["target"])
-        .option("checkpointLocation", f"{job['place']}/checkpoints")
-        .start()
-        .awaitTermination()
     )
 
 
 if __name__ == "__main__":
-    main(json.loads(os.environ["PEER_JOB"]))
+    run(counted)
