@@ -328,7 +328,7 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         return newest
 
     def _most_for_all(self, ctx: Context[SplitState[P]]) -> int:
-        """How many records a read may have here, whatever their bytes.
+        """How many records a read may have here, of any size.
 
         The names of its consumers take half of ``MAX_BYTES`` at most. Derived streams make each record one by one.
         And a read at a limited rate is soon over.

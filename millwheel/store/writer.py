@@ -248,8 +248,7 @@ class StoreThread:
         now = time.perf_counter()
         sync = any(call.sync and not call.early for call in group)
         try:
-            usual = not self._unsynced_slices
-            if (seconds := self._commit(group, sync=sync)) is not None and usual:
+            if (seconds := self._commit(group, sync=sync)) is not None:
                 self._place.took(seconds)
             if self._rocks.unsynced and any(call.sync and call.error is None for call in group):
                 self._held.begin(now)
@@ -279,11 +278,8 @@ class StoreThread:
         possible = not (self._outstanding or self._closed or self._stale) and self._place.allows(began)
         if possible and self._may_write():
             try:
-                if self._rocks.unsynced:
-                    usual = not self._unsynced_slices
-                    self._sync()
-                    if usual:
-                        self._place.took(time.perf_counter() - began)
+                if self._rocks.unsynced and (seconds := self._sync()) is not None:
+                    self._place.took(seconds)
             except Exception:
                 self._stale = True
             finally:
@@ -375,7 +371,7 @@ class StoreThread:
     def _commit(self, group: list[WriteCall], *, sync: bool) -> float | None:
         """Write the group, with one sync if ``sync``, and set each call's answer or error. Raises nothing.
 
-        Returns the seconds of the sync. None: there was none.
+        Returns the seconds of the sync. None: there was none, or it took slices along.
         """
         try:
             self._recover()
@@ -388,9 +384,7 @@ class StoreThread:
             # (or that refused it) may come from an earlier group that was not synced.
             seconds = None
             if sync and self._rocks.unsynced:
-                began = time.perf_counter()
-                self._sync()
-                seconds = time.perf_counter() - began
+                seconds = self._sync()
         except Exception as error:
             self._stale = True
             for call in group:
@@ -410,9 +404,12 @@ class StoreThread:
             with suppress(RuntimeError):  # the loop has ended, so none of its tasks waits for a result
                 waiting.future.get_loop().call_soon_threadsafe(self._step)
 
-    def _sync(self) -> None:
+    def _sync(self) -> float | None:
+        """Sync all writes. Returns the seconds. None: slices were synced, too, so they say nothing of a small write."""
+        began, slices = time.perf_counter(), self._unsynced_slices
         self._rocks.sync()
         self._unsynced_slices = 0
+        return None if slices else time.perf_counter() - began
 
     def _advance_slice(self) -> float:
         """Write the next slice. Returns the seconds for which the thread rests, so that the event loop can write."""

@@ -91,7 +91,7 @@ class Builder:
         self._batch_time = batch_time
         self._slow_hook = slow_hook
         self._spans = spans
-        self._warned = False
+        self._noted = False
         """Whether the log says that windows by columns need another format of the cluster."""
 
     def build(self, owned: OwnedInterval) -> Built | None:
@@ -154,7 +154,7 @@ class Builder:
     ) -> IntervalConfig:
         interval, settings = owned.interval, self._settings
         if settings.columns_from and self._catalog.format < COLUMNS:
-            self._warn_of_format()
+            self._note_format()
             settings = replace(settings, columns_from=0)
         return IntervalConfig(
             owned.incarnation,
@@ -175,9 +175,9 @@ class Builder:
     def _deflates(self) -> bool:
         return self._catalog.format >= DEFLATED_ENTRIES
 
-    def _warn_of_format(self) -> None:
-        if not self._warned:
-            self._warned = True
+    def _note_format(self) -> None:
+        if not self._noted:
+            self._noted = True
             log.info(
                 "worker.columns has no effect: the cluster has format %d, windows by columns need %d, and tables by "
                 "columns %d. Raise cluster.format (start-dev: --cluster-format) to %d "
